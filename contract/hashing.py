@@ -1,0 +1,106 @@
+"""Block keys: the router's own names for cached prefixes.
+
+An engine's block hashes are opaque names (sha256 or xxhash, seeded or not, 64 or 256 bits): they serve for parents and
+removals only. What a router matches prompts by is this chain over the token ids themselves::
+
+    key[-1] = namespace_key(lora_name, cache_salt)
+    key[i]  = xxh3_64(ids of block i as little-endian u32, seed=key[i-1])
+
+so two engines with different hash functions index the same prompt under the same keys. A block that holds an id above
+2**32-1 (multimodal padding) is hashed as a 0xff marker byte followed by u64 ids, the layout rule of SGLang 0.5.23's
+own page hash. Only full blocks have a key. This module does no I/O and keeps no state.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+__all__ = ["TokenIdError", "block_key", "block_keys", "chain", "extend_key", "namespace_key", "pack_tokens"]
+
+WIDE_MARKER = b"\xff"
+_ENCODE = msgspec.msgpack.encode
+_U32 = "I"
+_U64 = "Q"
+assert (array(_U32).itemsize, array(_U64).itemsize) == (4, 8), "array codes I and Q must be 4 and 8 bytes wide"
+
+
+class TokenIdError(ValueError):
+    """A token id that is negative or does not fit 64 bits."""
+
+
+def namespace_key(*, lora_name: str | None = None, cache_salt: str | None = None) -> int:
+    """Start of a chain: prompts of different namespaces never match, whatever their tokens.
+
+    The model is no part of it: blocks are looked up per lane, and a lane serves one model.
+    """
+    if lora_name is None and cache_salt is None:
+        return 0
+    return xxh3_64_intdigest(_ENCODE((lora_name, cache_salt)))
+
+
+def pack_tokens(tokens: Iterable[int]) -> bytes:
+    """Bytes of one block as they are hashed: little-endian u32, or 0xff and u64 where an id needs more.
+
+    Raises:
+        TokenIdError: an id is negative or above 2**64-1.
+    """
+    try:
+        return _little_endian(array(_U32, tokens))
+    except OverflowError:
+        return WIDE_MARKER + _pack_wide(tokens)
+
+
+def _pack_wide(tokens: Iterable[int]) -> bytes:
+    try:
+        return _little_endian(array(_U64, tokens))
+    except OverflowError:
+        bad = next(token for token in tokens if not 0 <= token < 2**64)
+        raise TokenIdError(f"token id {bad} is outside [0, 2**64)") from None
+
+
+def _little_endian(ids: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return ids.tobytes()
+
+
+def block_key(tokens: Iterable[int], *, parent: int) -> int:
+    """Key of one block of token ids under its parent's key (or under a namespace key, for the first block)."""
+    return xxh3_64_intdigest(pack_tokens(tokens), parent)
+
+
+def extend_key(key: int, extra: object) -> int:
+    """Key of a block that is more than its token ids, as a multimodal block is; ``extra`` is any msgpack value."""
+    return xxh3_64_intdigest(_ENCODE(extra), key)
+
+
+def chain(blocks: Iterable[Sequence[int]], *, parent: int) -> list[int]:
+    """Keys of consecutive blocks."""
+    keys = []
+    for block in blocks:
+        parent = block_key(block, parent=parent)
+        keys.append(parent)
+    return keys
+
+
+def block_keys(tokens: Sequence[int], *, width: int, parent: int = 0) -> list[int]:
+    """Keys of all full blocks of ``width`` tokens, from the first token on. Cost: one pass over the ids.
+
+    Raises:
+        TokenIdError: an id is negative or above 2**64-1.
+    """
+    end = len(tokens) - len(tokens) % width
+    try:
+        packed = _little_endian(array(_U32, tokens))
+    except OverflowError:
+        return chain((tokens[start : start + width] for start in range(0, end, width)), parent=parent)
+    view, step, keys = memoryview(packed), 4 * width, []
+    for start in range(0, 4 * end, step):
+        parent = xxh3_64_intdigest(view[start : start + step], parent)
+        keys.append(parent)
+    return keys
