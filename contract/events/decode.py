@@ -49,6 +49,7 @@ class _StoredMap(msgspec.Struct, tag="BlockStored", gc=False):
     session_id: Any = None
     locality: Any = None
     ownership: Any = None
+    lookahead_token_ids: list[list[int]] | None = None
 
 
 class _RemovedMap(msgspec.Struct, tag="BlockRemoved", gc=False):
@@ -150,6 +151,7 @@ def _to_event(wire: Any) -> Event | Rejected:
                 session_id=_text(wire.session_id),
                 locality=_text(wire.locality),
                 ownership=_text(wire.ownership),
+                lookahead_token_ids=wire.lookahead_token_ids,
             )
         case _StoredArray(name_or_metadata=dict() as metadata):
             return _stored(
@@ -167,7 +169,7 @@ def _to_event(wire: Any) -> Event | Rejected:
     return AllBlocksCleared()
 
 
-def _stored(wire: _StoredMap | _StoredArray, **fields: str | None) -> Event | Rejected:
+def _stored(wire: _StoredMap | _StoredArray, **fields: Any) -> Event | Rejected:
     if wire.block_size < 0:
         return Rejected(f"block_size must not be negative, got {wire.block_size}")
     token_ids, pairs = _decode_tokens(wire.token_ids)

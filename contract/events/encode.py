@@ -55,8 +55,7 @@ class _VllmStored(msgspec.Struct, tag="BlockStored", omit_defaults=True, gc=Fals
     locality: str | None = None
     ownership: str | None = None
     session_id: str | None = None
-    # Never set here, but its place counts: with 16 possible entries msgspec writes a map16 header, as vLLM's does.
-    lookahead_token_ids: list[list[int]] | None = None
+    lookahead_token_ids: Sequence[Sequence[int]] | None = None  # the 16th entry: hence msgspec's map16 header
 
 
 class _VllmRemoved(msgspec.Struct, tag="BlockRemoved", omit_defaults=True, gc=False):
@@ -129,6 +128,7 @@ def _to_vllm(event: Event) -> msgspec.Struct:
                 locality=event.locality,
                 ownership=event.ownership,
                 session_id=event.session_id,
+                lookahead_token_ids=event.lookahead_token_ids,
             )
         case BlockRemoved():
             return _VllmRemoved(

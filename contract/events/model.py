@@ -96,6 +96,7 @@ class BlockStored(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_spec_sliding_window: int | None = None
     locality: str | None = None
     ownership: str | None = None
+    lookahead_token_ids: Sequence[Sequence[int]] | None = None
     pairs: bool = False
 
     @property
