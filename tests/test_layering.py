@@ -1,0 +1,122 @@
+"""The architecture, checked: who may import whom, which library stays behind which fence, one home for the width."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("contract", "publisher", "engine", "router", "bench")
+
+# Package -> what it may import of ours. An entry "a.b" allows that one module to be the importer.
+ARROWS: dict[str, set[str]] = {
+    "contract": set(),
+    "publisher": {"contract"},
+    "router": {"contract"},
+    "engine": {"contract"},
+    "bench": {"contract", "publisher", "engine", "router"},
+}
+EXCEPTIONS = {("engine.__main__", "publisher")}
+
+# Library -> the only modules (glob patterns) that may import it.
+FENCES: dict[str, tuple[str, ...]] = {
+    "zmq": ("publisher.transport", "router.intake.subscriber"),
+    "torch": ("engine.*",),
+    "triton": ("engine.kernels.*",),
+    "aiohttp": ("engine.server*", "engine.__main__", "router.front*", "router.fleet*", "router.choice*", "bench.*"),
+    "prometheus_client": ("engine.server*", "router.front*"),
+}
+CONTRACT_LIBRARIES = {"msgspec", "xxhash"}
+WIDTH_HOME = "contract.geometry"
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            yield name, ast.parse(path.read_text(), filename=str(path))
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute here"
+            yield node.module or ""
+
+
+def arrow_allowed(name: str, target: str) -> bool:
+    package = name.split(".")[0]
+    return target == package or target in ARROWS[package] or (name, target) in EXCEPTIONS
+
+
+def fence_allowed(name: str, library: str) -> bool:
+    if name.split(".")[0] == "contract":
+        return library in CONTRACT_LIBRARIES | {"contract"} or library in sys.stdlib_module_names
+    return library not in FENCES or any(fnmatch(name, pattern) for pattern in FENCES[library])
+
+
+def violations(allowed: Callable[[str, str], bool]) -> list[str]:
+    return [
+        f"{name} imports {imported}"
+        for name, tree in modules()
+        for imported in imports(tree)
+        if not allowed(name, imported.split(".")[0])
+    ]
+
+
+def identifiers(node: ast.expr) -> set[str]:
+    names = {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
+    return names | {child.attr for child in ast.walk(node) if isinstance(child, ast.Attribute)}
+
+
+def is_width_product(node: ast.AST) -> bool:
+    """A page (or block) size times a DCP size, under whatever names."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+        return False
+    left, right = identifiers(node.left), identifiers(node.right)
+    return any(
+        any("page" in name or name == "block_size" for name in one) and any("dcp" in name for name in other)
+        for one, other in ((left, right), (right, left))
+    )
+
+
+def width_products() -> list[str]:
+    return [name for name, tree in modules() for node in ast.walk(tree) if is_width_product(node)]
+
+
+def test_imports_follow_the_arrows() -> None:
+    assert violations(lambda name, target: target not in PACKAGES or arrow_allowed(name, target)) == []
+
+
+def test_libraries_stay_behind_their_fences() -> None:
+    assert violations(fence_allowed) == []
+
+
+def test_the_width_product_is_written_once() -> None:
+    assert width_products() == [WIDTH_HOME]
+
+
+@pytest.mark.parametrize("source", ["page_size * dcp_size", "self.dcp_size * cfg.page_size", "block_size * g.dcp"])
+def test_the_width_rule_sees_a_product_under_other_names(source: str) -> None:
+    assert is_width_product(ast.parse(source, mode="eval").body)
+
+
+def test_the_bare_install_needs_no_torch() -> None:
+    """Router, publisher and contract, and the engine up to the choice of a runner, import without torch or triton."""
+    names = [name for name, _ in modules() if name.split(".")[0] in {"contract", "publisher", "router"}]
+    lines = [
+        "import sys, importlib",
+        "sys.modules['torch'] = sys.modules['triton'] = sys.modules['numpy'] = None",
+        f"[importlib.import_module(name) for name in {[*names, 'engine.__main__']!r}]",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
