@@ -1,0 +1,1 @@
+"""What a model is: its shape, weights, forward pass and tokenizer."""

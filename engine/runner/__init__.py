@@ -1,0 +1,1 @@
+"""Runners carry out a forward pass: one on torch, one on a clock."""
