@@ -1,0 +1,1 @@
+"""The prefix cache: names, index and allocation of logical blocks, and the memory behind them."""
