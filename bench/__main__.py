@@ -1,0 +1,25 @@
+"""``python -m bench``: the commands that run fleets and measure them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from bench.demo import command as demo
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the process's exit status."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Run fleets and measure them.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    demo.add_command(commands)
+    args = parser.parse_args(argv)
+    status: int = args.run(args)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""``python -m bench demo``: its flags, its exit status, and what it prints around the runs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+
+from bench.chat import ChatShape
+from bench.children import ChildError
+from bench.client import RequestError
+from bench.demo.chats import ChatScenario
+from bench.demo.run import FleetError, PolicyRun, run_policies
+from bench.demo.scenario import Scenario
+from bench.demo.show import comparison, report_table
+from bench.demo.trace import TraceScenario
+from bench.router_view import RouterError
+
+__all__ = ["add_command", "make_scenario"]
+
+POLICIES = ("round_robin", "kv")
+PLAIN_WIDTH = 120
+HELD, BROKEN, FAILED, BAD_FLAGS, INTERRUPTED = 0, 1, 1, 2, 130
+_BOTH = ("replicas", "seed", "cache_share")
+_CHATS_ONLY = ("conversations", "turns")
+_TRACE_ONLY = ("first_rows", "speedup", "max_input", "max_output")
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``demo`` to the commands; defaults are those of the scenarios."""
+    parser = commands.add_parser("demo", help="play one workload under two routing policies and compare")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="play a Mooncake-format trace on sim replicas")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the output of every process here")
+    fleets = f"{ChatScenario.replicas}, with a trace {TraceScenario.replicas}"
+    parser.add_argument("--replicas", type=_count, help=f"engine replicas (default: {fleets})")
+    parser.add_argument("--seed", type=int, help=f"seed of workload and router (default: {ChatScenario.seed})")
+    shares = f"{ChatScenario.cache_share:g}, with a trace {TraceScenario.cache_share:g}"
+    parser.add_argument(
+        "--cache-share", type=_positive, help=f"cache of a replica per token in use (default: {shares})"
+    )
+    _add_chat_flags(parser.add_argument_group("without a trace"))
+    _add_trace_flags(parser.add_argument_group("with a trace"))
+    parser.set_defaults(run=_run)
+
+
+def _add_chat_flags(group: argparse._ArgumentGroup) -> None:
+    shape = ChatShape()
+    group.add_argument("--conversations", type=_count, help=f"(default: {shape.conversations})")
+    group.add_argument("--turns", type=_count, help=f"turns of each (default: {shape.turns})")
+
+
+def _add_trace_flags(group: argparse._ArgumentGroup) -> None:
+    default = TraceScenario
+    rows = f"how many of the trace's first rows are played (default: {default.first_rows})"
+    group.add_argument("--requests", type=_count, dest="first_rows", help=rows)
+    group.add_argument("--speedup", type=_positive, help=f"divides the timestamps (default: {default.speedup:g})")
+    group.add_argument("--max-input", type=_count, help=f"longer prompts are skipped (default: {default.max_input})")
+    group.add_argument("--max-output", type=_count, help=f"answers are cut to this (default: {default.max_output})")
+
+
+def _count(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def _positive(text: str) -> float:
+    if not 0 < (value := float(text)) < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
+    return value
+
+
+def make_scenario(args: argparse.Namespace) -> Scenario:
+    """The scenario that the flags ask for.
+
+    Raises:
+        ValueError: a flag of the other scenario is given.
+        TraceError: the trace cannot be read.
+    """
+    foreign = _CHATS_ONLY if args.trace else _TRACE_ONLY
+    if given := _given(args, foreign):
+        only = "without" if args.trace else "with"
+        raise ValueError(f"{', '.join(given)} only means something {only} --trace")
+    if args.trace:
+        return TraceScenario(trace=args.trace, **_given(args, _BOTH + _TRACE_ONLY))
+    return ChatScenario(shape=ChatShape(**_given(args, _CHATS_ONLY)), **_given(args, _BOTH))
+
+
+def _given(args: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(args, name)) is not None}
+
+
+def _run(args: argparse.Namespace) -> int:
+    console = _console()
+    try:
+        scenario = make_scenario(args)
+        for line in scenario.setting():
+            console.print(line, highlight=False)
+        with _log_dir(args.logs) as log_dir:
+            runs = asyncio.run(_until_signalled(scenario, console, log_dir))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return _complain("interrupted; every process has been stopped", INTERRUPTED)
+    except (ChildError, FleetError, RouterError, RequestError) as error:
+        return _complain(str(error), FAILED)
+    except ValueError as error:  # TraceError among them
+        return _complain(str(error), BAD_FLAGS)
+    return _conclude(runs, scenario, console)
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
+
+
+@contextmanager
+def _log_dir(kept: Path | None) -> Iterator[Path]:
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept
+        return
+    with TemporaryDirectory(prefix="kvsteer-demo-") as temporary:
+        yield Path(temporary)
+
+
+async def _until_signalled(scenario: Scenario, console: Console, log_dir: Path) -> list[PolicyRun]:
+    """The runs; SIGTERM and SIGHUP end them as Ctrl-C does, so that the processes are stopped in order."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None, "asyncio.run makes a task"
+    for name in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(name, task.cancel)
+    return await run_policies(scenario, POLICIES, console=console, log_dir=log_dir)
+
+
+def _conclude(runs: Sequence[PolicyRun], scenario: Scenario, console: Console) -> int:
+    """Print the figures and the verdict; the exit status."""
+    console.print(report_table([run.report for run in runs]))
+    for run in runs:
+        late = f", requests left up to {run.late_seconds * 1000:.0f} ms late" if run.late_seconds else ""
+        console.print(f"{run.report.policy}: {run.seconds:.1f} s{late}", highlight=False)
+    console.print(comparison(runs[0].report, runs[-1].report), highlight=False)
+    broken = [f"{run.report.policy}: {breach}" for run in runs for breach in run.breaches]
+    for line in broken:
+        _complain(f"contract broken: {line}", BROKEN)
+    if broken:
+        return BROKEN
+    console.print(
+        f"contract held: advertised, emitted and hashed at {scenario.width} tokens a block on every replica; "
+        f"{sum(run.probes for run in runs)} repeated prompts were cached for exactly the tokens predicted",
+        highlight=False,
+    )
+    return HELD
+
+
+def _complain(message: str, status: int) -> int:
+    print(f"bench demo: {message}", file=sys.stderr)
+    return status

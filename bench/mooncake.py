@@ -1,0 +1,88 @@
+"""Mooncake-format traces: one JSON object a line, plain or gzip, and token ids made from its hash ids.
+
+A line holds ``timestamp`` (ms), ``input_length`` and ``output_length`` (tokens) and ``hash_ids``, one id for every 512
+tokens of input; the last block may be partial and has an id too. Equal ids mean equal tokens, and equal prefixes.
+Format: kvcache-ai/Mooncake, FAST25 release.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from array import array
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+__all__ = ["BLOCK_TOKENS", "VOCAB_SIZE", "TraceError", "TraceRow", "prompt_tokens", "read_trace"]
+
+BLOCK_TOKENS = 512
+VOCAB_SIZE = 1 << 15
+GZIP_MAGIC = b"\x1f\x8b"
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class TraceError(ValueError):
+    """A trace that cannot be read; the message names the file and, where there is one, the line."""
+
+
+class TraceRow(msgspec.Struct, frozen=True):
+    """One request of a trace; ``timestamp`` in milliseconds from the trace's start."""
+
+    timestamp: Annotated[float, msgspec.Meta(ge=0)]
+    input_length: Annotated[int, msgspec.Meta(ge=1)]
+    output_length: _Count
+    hash_ids: list[_Count]
+
+    def __post_init__(self) -> None:
+        blocks = -(-self.input_length // BLOCK_TOKENS)
+        if len(self.hash_ids) != blocks:
+            raise ValueError(f"{self.input_length} input tokens need {blocks} hash ids, got {len(self.hash_ids)}")
+
+
+def read_trace(path: Path) -> Iterator[TraceRow]:
+    """Rows in file order, read as they are asked for; blank lines are passed over.
+
+    Raises:
+        TraceError: the file cannot be read, a line is no trace row, or time runs backwards.
+    """
+    decoder = msgspec.json.Decoder(TraceRow)
+    latest = 0.0
+    for number, line in _lines(path):
+        try:
+            row = decoder.decode(line)
+        except msgspec.MsgspecError as error:
+            raise TraceError(f"{path}, line {number}: {error}") from None
+        if row.timestamp < latest:
+            raise TraceError(f"{path}, line {number}: timestamp {row.timestamp:g} is before {latest:g}")
+        latest = row.timestamp
+        yield row
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    number = 0
+    try:
+        with _open(path) as file:
+            for number, line in enumerate(file, start=1):
+                if not line.isspace():
+                    yield number, line
+    except (OSError, EOFError, zlib.error) as error:
+        raise TraceError(f"{path}, after line {number}: {error}") from None
+
+
+def _open(path: Path) -> gzip.GzipFile | BufferedReader:
+    with path.open("rb") as file:
+        packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    return gzip.open(path, "rb") if packed else path.open("rb")
+
+
+def prompt_tokens(row: TraceRow, *, seed: int) -> list[int]:
+    """``input_length`` token ids in [0, VOCAB_SIZE): each hash id always stands for the same 512 ids."""
+    tokens: array[int] = array("H")
+    for hash_id in row.hash_ids:
+        tokens.frombytes(hashlib.shake_128(b"%d:%d" % (seed, hash_id)).digest(BLOCK_TOKENS * tokens.itemsize))
+    return [token % VOCAB_SIZE for token in tokens[: row.input_length]]

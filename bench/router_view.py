@@ -1,0 +1,170 @@
+"""What a router says of itself over HTTP, as values: ``/replicas``, ``/explain`` and ``/ready``.
+
+Only the fields that benches read are named; others are ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+
+__all__ = [
+    "ExplainedLane",
+    "Explanation",
+    "Fault",
+    "FleetView",
+    "LaneView",
+    "ReplicaView",
+    "RequestCounts",
+    "RouterError",
+    "RouterView",
+    "TokenCounts",
+]
+
+POLL_SECONDS = 0.05
+T = TypeVar("T")
+
+
+class RouterError(RuntimeError):
+    """The router did not answer as it should, in one line."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """Something the router found wrong with a replica."""
+
+    code: str
+    detail: str
+
+
+class LaneView(msgspec.Struct, frozen=True, kw_only=True):
+    """One event stream; block sizes are block widths in tokens, None until known. ``stream`` is its state."""
+
+    dp_rank: int
+    stream: str
+    last_seq: int
+    lost: int
+    advertised_block_size: int | None
+    emitted_block_size: int | None
+
+
+class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over finished requests."""
+
+    prompt: int
+    predicted_hit: int
+    reported_hit: int
+
+
+class RequestCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests sent to a replica, and those of them that have not ended."""
+
+    routed: int
+    in_flight: int
+
+
+class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica as the router sees it."""
+
+    url: str
+    state: str
+    tokens: TokenCounts
+    requests: RequestCounts
+    lanes: list[LaneView]
+    faults: list[Fault]
+
+
+class FleetView(msgspec.Struct, frozen=True):
+    """The answer of ``/replicas``."""
+
+    replicas: list[ReplicaView]
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have not ended, over all replicas."""
+        return sum(replica.requests.in_flight for replica in self.replicas)
+
+    @property
+    def positions(self) -> list[int]:
+        """Where every event stream stands."""
+        return [lane.last_seq for replica in self.replicas for lane in replica.lanes]
+
+
+class ExplainedLane(msgspec.Struct, frozen=True, kw_only=True):
+    """What the index holds of a prompt on one lane; ``block_size`` is the width the router hashed the prompt at."""
+
+    url: str
+    dp_rank: int
+    block_size: int | None
+    prompt_tokens: int
+    matched_tokens: int
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """The answer of ``/explain``: what the router knows of one prompt, lane by lane."""
+
+    lanes: list[ExplainedLane]
+
+
+class RouterView:
+    """Reads one router over HTTP."""
+
+    def __init__(self, session: aiohttp.ClientSession, base_url: str) -> None:
+        self._session = session
+        self.base_url = base_url
+
+    async def fleet(self) -> FleetView:
+        """All replicas with their books and streams."""
+        return await self._read("GET", "/replicas", FleetView)
+
+    async def explain(self, body: bytes) -> Explanation:
+        """What the router would do with a request, without sending it on."""
+        return await self._read("POST", "/explain", Explanation, body)
+
+    async def wait_ready(self, *, seconds: float) -> None:
+        """Return once ``/ready`` answers 200.
+
+        Raises:
+            RouterError: it did not within ``seconds``.
+        """
+        status = 0
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    async with self._session.get(f"{self.base_url}/ready") as response:
+                        status = response.status
+                    if status == 200:
+                        return
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            raise RouterError(f"the router was not ready after {seconds:g} s (/ready answers {status})") from None
+
+    async def settled(self, *, quiet_seconds: float, seconds: float) -> FleetView:
+        """The fleet once nothing is in flight and no event stream has moved for ``quiet_seconds``.
+
+        Raises:
+            RouterError: that did not happen within ``seconds``.
+        """
+        seen = await self.fleet()
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    await asyncio.sleep(quiet_seconds)
+                    before, seen = seen, await self.fleet()
+                    if not seen.in_flight and seen.positions == before.positions:
+                        return seen
+        except TimeoutError:
+            raise RouterError(f"the fleet did not settle within {seconds:g} s ({seen.in_flight} in flight)") from None
+
+    async def _read(self, method: str, path: str, kind: type[T], body: bytes | None = None) -> T:
+        headers = {"Content-Type": "application/json"}
+        async with self._session.request(method, self.base_url + path, data=body, headers=headers) as response:
+            raw = await response.read()
+        if response.status != 200:
+            raise RouterError(f"{path} answers {response.status}: {raw[:200].decode(errors='replace')}")
+        try:
+            return msgspec.json.decode(raw, type=kind)
+        except msgspec.MsgspecError as error:
+            raise RouterError(f"{path}: {error}") from None
