@@ -1,12 +1,19 @@
-"""A request inside the engine: what was asked, and how far it has come."""
+"""A request as it enters and leaves the engine: what is asked, what comes back, and why it may be refused."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
-__all__ = ["Namespace", "SamplingParams"]
+__all__ = ["FinishReason", "Namespace", "Output", "RequestError", "SamplingParams"]
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+class RequestError(ValueError):
+    """A request that this engine could never carry out; the message names the value and the limit."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,3 +38,16 @@ class Namespace(msgspec.Struct, frozen=True):
 
     extra_key: str | None = None
     cache_salt: str | None = None
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step brought to one request; the last one has a ``finish_reason``.
+
+    ``token_ids`` are the new tokens, a stop token included. ``cached_tokens`` counts the prompt tokens that were in
+    the cache when the request was first admitted. ``error`` says why the engine gave the request up, where it did.
+    """
+
+    token_ids: list[int]
+    cached_tokens: int
+    finish_reason: FinishReason | None = None
+    error: str | None = None

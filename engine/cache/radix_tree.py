@@ -131,9 +131,13 @@ class RadixTree:
     def reset(self) -> list[int]:
         """Drop everything; nothing may be locked. Returns the dropped block ids, which are the caller's to free."""
         assert self._locked == 0, f"the tree is reset while {self._locked} of its blocks are in use"
-        dropped = [block for node in self._nodes() for block in node.blocks]
+        dropped = self.blocks()
         self._start_empty()
         return dropped
+
+    def blocks(self) -> list[int]:
+        """The ids of all held blocks."""
+        return [block for node in self._nodes() for block in node.blocks]
 
     def take_events(self) -> list[Event]:
         """What happened since the last call, coalesced; one batch."""
@@ -225,7 +229,7 @@ class RadixTree:
         nodes = list(self._nodes())
         for node in nodes:
             self._check_node(node)
-        blocks = [block for node in nodes for block in node.blocks]
+        blocks = self.blocks()
         assert len(blocks) == len(set(blocks)) == self._held, (
             "a block is held twice, or the count of held blocks is off"
         )
