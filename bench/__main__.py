@@ -5,15 +5,26 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from bench.demo import command as demo
 
 __all__ = ["main"]
 
+BAD_FLAGS_STATUS = 2
+
+
+class _LineParser(argparse.ArgumentParser):
+    """Ends with one line that says what is wrong, where argparse would print its usage too."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: error: {' '.join(message.split())}", file=sys.stderr)
+        sys.exit(BAD_FLAGS_STATUS)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the process's exit status."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Run fleets and measure them.")
+    parser: argparse.ArgumentParser = _LineParser(prog="python -m bench", description="Run fleets and measure them.")
     commands = parser.add_subparsers(dest="command", required=True)
     demo.add_command(commands)
     args = parser.parse_args(argv)

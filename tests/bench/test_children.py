@@ -1,6 +1,7 @@
 """Child processes are awaited, watched, stopped, and never outlive whoever started them."""
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -18,19 +19,16 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-async def until_gone(pid: int) -> None:
+async def until_gone(pid_file: int) -> None:
     """Wait until a process that is not our child, and so cannot be awaited, has ended."""
-    async with asyncio.timeout(10):
-        while alive(pid):
-            await asyncio.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(pid_file, ended.set)
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+        async with asyncio.timeout(10):
+            await ended.wait()
+    finally:
+        asyncio.get_running_loop().remove_reader(pid_file)
+        os.close(pid_file)
 
 
 async def test_a_child_is_awaited_until_it_has_announced_every_url(tmp_path: Path) -> None:
@@ -118,8 +116,7 @@ asyncio.run(main())
 """
     parent = await asyncio.create_subprocess_exec(*python(parent_code), stdout=asyncio.subprocess.PIPE)
     assert parent.stdout is not None
-    grandchild = int((await parent.stdout.readline()).split()[-1])
-    assert alive(grandchild)
+    grandchild = os.pidfd_open(int((await parent.stdout.readline()).split()[-1]))
     parent.kill()
     await parent.wait()
     await until_gone(grandchild)
