@@ -1,0 +1,77 @@
+"""A rank's share of the KV cache: which tokens are its own, and the pages that hold them.
+
+Every rank of a DCP group uses the same block ids and stores ``page_size`` tokens of each block. The rules are
+`contract.geometry`'s; here they become lookup tables over the positions of one block, so that whole steps are placed
+at once. This module knows nothing of requests, attention or other ranks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from contract.geometry import Geometry
+
+__all__ = ["KVPool", "Shard"]
+
+
+class Shard:
+    """The tokens that one rank of a DCP group owns."""
+
+    def __init__(self, geometry: Geometry, *, dcp_rank: int, device: torch.device) -> None:
+        positions = range(geometry.block_width)
+        self._page_size = geometry.page_size
+        self._width = geometry.block_width
+        self._is_own = torch.tensor([geometry.owner(p) == dcp_rank for p in positions], device=device)
+        self._offset = torch.tensor([geometry.local_offset(p) for p in positions], device=device)
+        self._up_to = torch.tensor([geometry.local_length(p + 1, rank=dcp_rank) for p in positions], device=device)
+
+    def visible(self, positions: Tensor) -> Tensor:
+        """How many of a sequence's own tokens stand at or before each of ``positions``; 0 is an ordinary answer.
+
+        A rank holds its tokens in the order of their positions, so a causal mask is this count: the query at position
+        ``p`` sees the rank's first ``visible(p)`` tokens.
+        """
+        return positions // self._width * self._page_size + self._up_to[positions % self._width]
+
+    def slots(self, positions: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
+        """Where new tokens go that stand at ``positions`` of the ``blocks`` (ids) that hold them.
+
+        Returns:
+            The indices of the own ones among them, and the pool row of each: ``block * page_size + local offset``.
+        """
+        places = positions % self._width
+        own = self._is_own[places].nonzero().squeeze(1)
+        return own, blocks[own] * self._page_size + self._offset[places[own]]
+
+
+class KVPool:
+    """Keys and values of all layers on one rank, float32: ``num_blocks`` pages of ``page_size`` rows each."""
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_blocks: int,
+        page_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        device: torch.device,
+    ) -> None:
+        shape = (2, num_layers, num_blocks, page_size, num_kv_heads, head_dim)
+        self._pages = torch.zeros(shape, device=device, dtype=torch.float32)
+        self._rows = self._pages.flatten(2, 3)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the pool takes."""
+        return self._pages.nbytes
+
+    def pages(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of ``layer``, each ``[num_blocks, page_size, num_kv_heads, head_dim]``."""
+        return self._pages[0, layer], self._pages[1, layer]
+
+    def store(self, layer: int, *, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Write ``keys`` and ``values`` ``[tokens, num_kv_heads, head_dim]`` to the rows ``slots`` ``[tokens]``."""
+        self._rows[0, layer].index_copy_(0, slots, keys)
+        self._rows[1, layer].index_copy_(0, slots, values)

@@ -1,0 +1,33 @@
+"""What a rank needs of the ranks beside it. Forward passes are written against this, whatever carries the ranks."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+__all__ = ["Group"]
+
+
+class Group(Protocol):
+    """A set of ranks that take part in every collective, in the same order.
+
+    Whether a rank enters a collective may depend only on values that all ranks know, or the others wait in vain.
+    """
+
+    @property
+    def rank(self) -> int:
+        """This rank, in ``[0, size)``."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Ranks in the group."""
+        ...
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        """Everybody's ``tensor`` in rank order, ``[size, *tensor.shape]``; the shape is the same on every rank.
+
+        ``tensor`` must stay unchanged until the next collective.
+        """
+        ...
