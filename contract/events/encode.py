@@ -77,12 +77,14 @@ def encode_batch(events: Iterable[Event], *, ts: float, dp_rank: int | None, dia
     """Encode one batch as ``[ts, events, dp_rank]``.
 
     Raises:
-        EventEncodeError: a hash or a token id that msgpack cannot carry, or a field that the dialect does not have.
+        EventEncodeError: a hash, token id or text that msgpack cannot carry, or a field that the dialect does not have.
     """
     to_wire = _to_sglang if dialect is Dialect.SGLANG else _to_vllm
     try:
         return _ENCODER.encode([float(ts), [to_wire(event) for event in events], dp_rank])
-    except (OverflowError, TypeError, msgspec.MsgspecError) as error:
+    except EventEncodeError:
+        raise
+    except (OverflowError, TypeError, ValueError, msgspec.MsgspecError) as error:
         raise EventEncodeError(f"cannot be written as {dialect} events: {error}") from error
 
 
