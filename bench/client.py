@@ -12,11 +12,12 @@ from typing import Any
 import aiohttp
 import msgspec
 
-__all__ = ["CHAT_PATH", "COMPLETIONS_PATH", "REPLICA_HEADER", "Answer", "BenchClient", "Reply", "RequestError"]
+from router.front.headers import REPLICA_HEADER
+
+__all__ = ["CHAT_PATH", "COMPLETIONS_PATH", "Answer", "BenchClient", "Reply", "RequestError"]
 
 CHAT_PATH = "/v1/chat/completions"
 COMPLETIONS_PATH = "/v1/completions"
-REPLICA_HEADER = "X-KVSteer-Replica"
 MAX_ERROR_CHARS = 300
 _DATA = b"data:"
 _DONE = b"[DONE]"
@@ -101,12 +102,11 @@ class Answer:
             raise RequestError(f"error in the answer: {_brief(part.error)}")
         self._usage = part.usage or self._usage
         for choice in part.choices:
-            self._take(choice, at)
-
-    def _take(self, choice: _Choice, at: float) -> None:
-        self._texts.append(choice.content)
-        self.finished = self.finished or choice.finish_reason is not None
-        if self.first_at is None and (choice.content or self.finished):  # a chunk that only opens the turn is no token
+            self._texts.append(choice.content)
+            self.finished = self.finished or choice.finish_reason is not None
+        if part.choices and self.first_at is None:
+            # The chunk that opens a turn counts: engines send it with the first token, whose text may have to wait
+            # for the rest of a character.
             self.first_at = at
 
     def reply(self, *, replica: str | None, sent_at: float, ended_at: float, streamed: bool) -> Reply:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import zlib
-from array import array
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -18,10 +17,9 @@ from typing import Annotated
 
 import msgspec
 
-__all__ = ["BLOCK_TOKENS", "VOCAB_SIZE", "TraceError", "TraceRow", "prompt_tokens", "read_trace"]
+__all__ = ["BLOCK_TOKENS", "TraceError", "TraceRow", "prompt_tokens", "read_trace"]
 
 BLOCK_TOKENS = 512
-VOCAB_SIZE = 1 << 15
 GZIP_MAGIC = b"\x1f\x8b"
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -81,8 +79,6 @@ def _open(path: Path) -> gzip.GzipFile | BufferedReader:
 
 
 def prompt_tokens(row: TraceRow, *, seed: int) -> list[int]:
-    """``input_length`` token ids in [0, VOCAB_SIZE): each hash id always stands for the same 512 ids."""
-    tokens: array[int] = array("H")
-    for hash_id in row.hash_ids:
-        tokens.frombytes(hashlib.shake_128(b"%d:%d" % (seed, hash_id)).digest(BLOCK_TOKENS * tokens.itemsize))
-    return [token % VOCAB_SIZE for token in tokens[: row.input_length]]
+    """``input_length`` token ids: each hash id always stands for the same 512, all bytes, so in any vocabulary."""
+    blocks = (hashlib.shake_128(b"%d:%d" % (seed, hash_id)).digest(BLOCK_TOKENS) for hash_id in row.hash_ids)
+    return list(b"".join(blocks)[: row.input_length])
