@@ -1,0 +1,211 @@
+"""``kvsteer-engine``: joins model, scheduler, publisher and HTTP server into one process, and ends it in order.
+
+The only place where the engine meets the publisher. Ready replicas are announced on stdout, one line each:
+``kvsteer-engine ready http://HOST:PORT``. What ends the process early is one line on stderr, and status 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+
+import msgspec
+
+from contract.events import Event
+from contract.kv_events_config import KVEventsConfig
+from engine.config import EngineConfig
+from engine.flags import PROGRAM, parse_flags
+from engine.loop import EngineLoop
+from engine.model.byte_tokenizer import ByteTokenizer
+from engine.model.config import TINY
+from engine.runner.base import Runner
+from engine.runner.sim_runner import SimRunner
+from engine.scheduler import Limits, Scheduler
+from engine.server.http_server import HttpServer
+from engine.server.lanes import Lane
+from engine.server.mailroom import Mailroom
+from engine.server.replica import Replica
+from publisher import EventPublisher, PublisherError, Snapshot
+
+__all__ = ["main"]
+
+_SNAPSHOT_SECONDS = 10.0
+_WATCH_SECONDS = 0.2
+
+
+class StartError(RuntimeError):
+    """Something that the flags ask for is not there; one line."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the process until it is told to end: its exit status."""
+    config = parse_flags(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            complaint = runner.run(_serve(config))
+    except (StartError, PublisherError, OSError) as error:
+        complaint = str(error)
+    if complaint is None:
+        return 0
+    print(f"{PROGRAM}: error: {' '.join(complaint.split())}", file=sys.stderr)
+    return 1
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's event loop where it is installed; None is asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(config: EngineConfig) -> str | None:
+    """Serve until a signal comes (None) or a lane dies (why)."""
+    stop = _stop_on_signal()
+    servers: list[HttpServer] = []
+    with ExitStack() as lanes:
+        try:
+            mailroom = Mailroom(asyncio.get_running_loop())
+            replicas = [lanes.enter_context(_replica(config, index, mailroom)) for index in range(config.replicas)]
+            servers += map(HttpServer, replicas)
+            for index, server in enumerate(servers):
+                url = await server.listen(host=config.host, port=config.http_port(index))
+                print(f"{PROGRAM} ready {url}", flush=True)
+            return await _until_over(stop, servers)
+        finally:
+            await asyncio.gather(*(server.drain(config.shutdown_grace_seconds) for server in servers))
+            await asyncio.to_thread(lanes.close)  # whoever still waits is told that the engine ends
+            await asyncio.gather(*(server.close() for server in servers))
+
+
+def _stop_on_signal() -> asyncio.Event:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _until_over(stop: asyncio.Event, servers: Sequence[HttpServer]) -> str | None:
+    while not stop.is_set():
+        for server in servers:
+            if server.replica.failure is not None:
+                return f"the engine behind {server.url} has stopped: {server.replica.failure}"
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), _WATCH_SECONDS)
+    return None
+
+
+class _LanePublisher:
+    """One lane's publisher as its loop and its server see it."""
+
+    def __init__(self, config: KVEventsConfig, *, dp_rank: int) -> None:
+        self._config = config
+        self._loop: EngineLoop | None = None
+        self._publisher = EventPublisher(config, dp_rank=dp_rank, snapshot=self._snapshot)
+        self.publish = self._publisher.publish
+        self.close = self._publisher.close
+
+    @property
+    def last_seq(self) -> int:
+        return self._publisher.last_seq
+
+    @property
+    def alive(self) -> bool:
+        return self._publisher.alive
+
+    @property
+    def as_bound(self) -> KVEventsConfig:
+        """The config with the endpoints that this rank really has."""
+        publisher = self._publisher
+        return msgspec.structs.replace(
+            self._config, endpoint=publisher.endpoint, replay_endpoint=publisher.replay_endpoint
+        )
+
+    def counters(self) -> Mapping[str, int]:
+        return msgspec.structs.asdict(self._publisher.counters)
+
+    def answer_old_replays_from(self, loop: EngineLoop) -> None:
+        """Ask ``loop`` what it holds when a replay reaches further back than the log."""
+        self._loop = loop
+
+    def _snapshot(self) -> Snapshot:
+        if self._loop is None:
+            raise StartError("the engine has not started yet")
+        holding = self._loop.snapshot(lambda: self.last_seq).result(_SNAPSHOT_SECONDS)
+        return Snapshot(holding.seq, holding.events)
+
+
+@contextmanager
+def _replica(config: EngineConfig, index: int, mailroom: Mailroom) -> Iterator[Replica]:
+    """One replica with all its lanes at work. Leaving it ends the lanes, then the publishers, which send the rest."""
+    events = config.events_config(index)
+    ranks = range(config.dp_size)
+    with ExitStack() as stack:
+        publishers: list[_LanePublisher] = []
+        if events is not None:
+            publishers += (stack.enter_context(closing(_LanePublisher(events, dp_rank=rank))) for rank in ranks)
+        lanes = [stack.enter_context(_lane(config, rank, publishers[rank] if publishers else None)) for rank in ranks]
+        bound = publishers[0].as_bound if publishers else None
+        yield Replica(config, lanes=lanes, mailroom=mailroom, events=bound)
+
+
+@contextmanager
+def _lane(config: EngineConfig, dp_rank: int, publisher: _LanePublisher | None) -> Iterator[Lane]:
+    """One lane at work. Leaving it ends its thread, then its ranks."""
+    publish = _nowhere if publisher is None else publisher.publish
+    with closing(_runner(config)) as runner:
+        loop = EngineLoop(scheduler=_scheduler(config), runner=runner, publish=publish)
+        with closing(loop):
+            loop.start()
+            if publisher is not None:
+                publisher.answer_old_replays_from(loop)
+            yield Lane(loop, dp_rank=dp_rank, events=publisher)
+
+
+def _nowhere(events: Sequence[Event]) -> None:
+    """Where the events of an engine go that has none."""
+
+
+def _scheduler(config: EngineConfig) -> Scheduler:
+    limits = Limits(
+        context_length=config.context_length,
+        max_running=config.max_running_requests,
+        max_waiting=config.max_queued_requests,
+        prefill_tokens=config.chunked_prefill_size,
+    )
+    return Scheduler(
+        geometry=config.geometry,
+        total_blocks=config.total_blocks,
+        limits=limits,
+        eos_token_ids=ByteTokenizer.eos_token_ids,
+    )
+
+
+def _runner(config: EngineConfig) -> Runner:
+    if config.model_path == "sim":
+        return SimRunner(timing=config.sim, geometry=config.geometry, seed=config.random_seed)
+    try:
+        from engine.parallel.threads import RankFailedError
+        from engine.runner.torch_runner import DeviceError, TorchRunner, resolve_device
+    except ModuleNotFoundError as error:
+        raise StartError(f"--model-path tiny needs {error.name}: pip install 'kvsteer[engine]'") from None
+    try:
+        return TorchRunner(
+            model=TINY,
+            layout=config.layout,
+            geometry=config.geometry,
+            num_blocks=config.total_blocks,
+            device=resolve_device(config.device),
+        )
+    except (DeviceError, RankFailedError) as error:
+        raise StartError(str(error)) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""Everything that is decided before an engine process starts. The one home of the defaults; flags are made from it.
+
+Field names are SGLang 0.5.23's flag names, so that ``/server_info`` can answer with them as they are. A config that
+exists is possible: what cannot work is refused here, in one line. Nothing is opened, bound or loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from contract.endpoint import MAX_PORT, EndpointError
+from contract.geometry import Geometry, GeometryError
+from contract.kv_events_config import KVEventsConfig
+from engine.model.config import TINY
+from engine.parallel.layout import Layout, LayoutError
+from engine.port_plan import PortPlanError, check_ports, events_of_replica
+from engine.runner.sim_runner import SimTiming
+
+__all__ = ["ConfigError", "EngineConfig"]
+
+_MIB = 1024 * 1024
+_AT_LEAST_ONE = (
+    "dp_size",
+    "replicas",
+    "context_length",
+    "max_total_tokens",
+    "max_running_requests",
+    "chunked_prefill_size",
+    "max_body_bytes",
+)
+_NOT_NEGATIVE = ("max_queued_requests", "shutdown_grace_seconds")
+
+
+_EVENTS_HELP = 'JSON that turns KV events on, as {"publisher": "zmq", "replay_endpoint": "tcp://127.0.0.1:6557"}'
+
+
+class ConfigError(ValueError):
+    """Something no engine can run with; the message names the value and the limit."""
+
+
+def _option(default: Any, text: str, **more: Any) -> Any:
+    return field(default=default, metadata={"help": text, **more})
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """One engine process: ``replicas`` engines of ``dp_size`` lanes each, all alike but for their ports.
+
+    Raises:
+        ConfigError: a size out of range, sizes that do not divide, or ports that collide.
+    """
+
+    model_path: str = _option("tiny", "tiny (a small built-in model) or sim (a clock)", choices=("tiny", "sim"))
+    served_model_name: str | None = _option(None, "the name clients ask for; the model path where none is given")
+    device: str = _option("auto", "where tiny runs; auto takes a GPU if there is one", choices=("auto", "cpu", "cuda"))
+    page_size: int = _option(16, "tokens of a block that one rank stores")
+    tp_size: int = _option(1, "ranks of one engine")
+    dcp_size: int = _option(1, "ranks that share the tokens of a sequence; divides tp_size")
+    dcp_interleave: int = _option(1, "tokens in a row that go to one of these ranks; divides page_size")
+    dp_size: int = _option(1, "engines behind one port, each with a cache of its own")
+    context_length: int = _option(TINY.max_context, "longest sequence in tokens, prompt and answer together")
+    max_total_tokens: int = _option(65536, "tokens of sequences that one cache holds, over all ranks")
+    max_running_requests: int = _option(64, "requests computed at once, for each data-parallel rank")
+    max_queued_requests: int = _option(1024, "requests that may wait, for each data-parallel rank; more get a 503")
+    chunked_prefill_size: int = _option(2048, "prompt tokens computed in one step at most")
+    random_seed: int = _option(0, "seed of sim's answers; tiny's weights have a seed of their own", aliases=("--seed",))
+    sim: SimTiming = field(default_factory=SimTiming)
+    host: str = _option("127.0.0.1", "address to listen on")
+    port: int = _option(30000, "port to listen on; 0 lets the system choose")
+    replicas: int = _option(1, "engines to serve from this process, on consecutive ports")
+    kv_events_config: KVEventsConfig | None = field(default=None, metadata={"help": _EVENTS_HELP})
+    max_body_bytes: int = _option(32 * _MIB, "largest request body")
+    shutdown_grace_seconds: float = _option(2.0, "seconds that running requests get to end after SIGTERM")
+    log_level: str = _option("info", "least severe log line", choices=("debug", "info", "warning", "error"))
+
+    def __post_init__(self) -> None:
+        try:
+            width = self.geometry.block_width
+            layout = self.layout
+            self._check_numbers()
+            if self.model_path == "tiny":
+                layout.heads(TINY, group=0)
+            check_ports(
+                host=self.host,
+                port=self.port,
+                replicas=self.replicas,
+                dp_size=self.dp_size,
+                events=self.kv_events_config,
+            )
+        except (GeometryError, LayoutError, PortPlanError, EndpointError) as error:
+            raise ConfigError(str(error)) from None
+        if self.max_total_tokens < width:
+            raise ConfigError(f"max_total_tokens {self.max_total_tokens} is less than one block of {width} tokens")
+
+    def _check_numbers(self) -> None:
+        for name in _AT_LEAST_ONE:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in _NOT_NEGATIVE:
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.model_path == "tiny" and self.context_length > TINY.max_context:
+            raise ConfigError(f"context_length {self.context_length} is more than tiny's {TINY.max_context}")
+        if not 0 <= self.port <= MAX_PORT:
+            raise ConfigError(f"port must be in [0, {MAX_PORT}], got {self.port}")
+
+    @property
+    def geometry(self) -> Geometry:
+        """How the tokens of one sequence lie on the ranks; the home of the block width."""
+        return Geometry(page_size=self.page_size, dcp_size=self.dcp_size, interleave=self.dcp_interleave)
+
+    @property
+    def layout(self) -> Layout:
+        """How the ranks are grouped."""
+        return Layout(tp_size=self.tp_size, dcp_size=self.dcp_size)
+
+    @property
+    def model_name(self) -> str:
+        """The name that clients ask for."""
+        return self.served_model_name or self.model_path
+
+    @property
+    def total_blocks(self) -> int:
+        """Logical blocks of one lane's cache."""
+        return self.geometry.full_blocks(self.max_total_tokens)
+
+    @property
+    def sequence_limit(self) -> int:
+        """Longest sequence a lane can take: the context, or its cache, which need not store an answer's last token."""
+        return min(self.context_length, self.total_blocks * self.geometry.block_width + 1)
+
+    @property
+    def requests_per_lane(self) -> int:
+        """Requests that one lane takes, running and waiting together."""
+        return self.max_running_requests + self.max_queued_requests
+
+    def http_port(self, replica: int) -> int:
+        """Where a replica listens; 0 stays 0, the system then chooses."""
+        return self.port + replica if self.port else 0
+
+    def events_config(self, replica: int) -> KVEventsConfig | None:
+        """The publisher's config for rank 0 of a replica; None where events are off."""
+        events = self.kv_events_config
+        if events is None or not events.enabled:
+            return None
+        return events_of_replica(events, replica=replica, dp_size=self.dp_size)

@@ -1,0 +1,129 @@
+"""One HTTP request's prompts on their way through the lanes. Leaving it early frees them at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from engine.loop import EngineDead, EngineOverloaded
+from engine.request import Output, RequestError
+from engine.server.answer import Answer, Ask
+from engine.server.errors import ApiError, overloaded, unavailable
+from engine.server.lanes import Lane, Lanes
+from engine.server.mailroom import Mailbox, Mailroom
+from engine.server.metrics import RequestMetrics
+
+__all__ = ["Exchange", "Piece"]
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """New text of one answer; where ``answer.finish`` is set it is the last."""
+
+    answer: Answer
+    text: str
+
+
+class _Ticket(msgspec.Struct, frozen=True):
+    """A prompt in flight: where it is and what it is called there."""
+
+    answer: Answer
+    lane: Lane
+    request_id: int
+
+
+class Exchange:
+    """Asks all prompts of a request together. A context: entering submits them, leaving aborts what has not ended."""
+
+    def __init__(
+        self,
+        asks: Sequence[Ask],
+        *,
+        lanes: Lanes,
+        pinned: int | None,
+        mailroom: Mailroom,
+        metrics: RequestMetrics,
+    ) -> None:
+        self._asks = asks
+        self._lanes = lanes
+        self._pinned = pinned
+        self._mailroom = mailroom
+        self._metrics = metrics
+        self._box = Mailbox()
+        self._open: dict[int, _Ticket] = {}
+        self.answers: list[Answer] = []
+
+    def __enter__(self) -> Self:
+        try:
+            for index, ask in enumerate(self._asks):
+                self._submit(index, ask)
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Pieces of all answers as they are computed, until all have ended.
+
+        Raises:
+            ApiError: 503 where the engine died, 500 where it could not go on with a prompt.
+        """
+        while self._open:
+            for index, output in await self._box.take():
+                ticket = self._open.get(index)
+                if ticket is not None:  # else it ended by a stop text, and the engine had computed on
+                    yield Piece(ticket.answer, self._feed(ticket, output))
+
+    async def finished(self) -> list[Answer]:
+        """All answers, once they have ended."""
+        async for _ in self.pieces():
+            pass
+        return self.answers
+
+    def _submit(self, index: int, ask: Ask) -> None:
+        lane = self._lanes.choose(self._pinned)
+        answer = Answer(ask, index=index, dp_rank=lane.dp_rank, started=time.monotonic())
+        try:
+            request_id = lane.loop.submit(
+                ask.prompt, ask.sampling, ask.namespace, self._mailroom.address(self._box, index)
+            )
+        except RequestError as error:
+            raise ApiError(str(error)) from None
+        except EngineOverloaded as error:
+            raise overloaded(str(error)) from None
+        except EngineDead as error:
+            raise unavailable(str(error)) from None
+        self._lanes.enter(lane)
+        self.answers.append(answer)
+        self._open[index] = _Ticket(answer, lane, request_id)
+
+    def _feed(self, ticket: _Ticket, output: Output) -> str:
+        if output.error is not None:
+            raise unavailable(output.error)
+        answer, now = ticket.answer, time.monotonic()
+        waiting = answer.first_token_at is None
+        text = answer.feed(output, now=now)
+        if waiting and answer.first_token_at is not None:
+            self._metrics.first_token(now - answer.started)
+        if answer.finish is not None:
+            self._close(ticket, abort=output.finish_reason is None)
+        return text
+
+    def _close(self, ticket: _Ticket, *, abort: bool) -> None:
+        del self._open[ticket.answer.index]
+        self._lanes.leave(ticket.lane)
+        if abort:
+            ticket.lane.loop.abort(ticket.request_id)
+        self._metrics.ended(ticket.answer, seconds=time.monotonic() - ticket.answer.started)
+
+    def _leave(self) -> None:
+        for ticket in list(self._open.values()):
+            self._close(ticket, abort=True)

@@ -1,0 +1,60 @@
+"""``POST /tokenize`` and ``/detokenize``, in vLLM's shape: a router without this tokenizer asks here."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from engine.model.byte_tokenizer import BOS, TokenizerError
+from engine.server.bodies import DetokenizeBody, TokenizeBody, read_body
+from engine.server.errors import ApiError
+from engine.server.replica import Replica
+from engine.server.replies import json_reply
+
+__all__ = ["detokenize", "tokenize"]
+
+
+class _Tokens(msgspec.Struct, frozen=True, kw_only=True):
+    tokens: list[int]
+    count: int
+    max_model_len: int
+
+
+class _Text(msgspec.Struct, frozen=True, kw_only=True):
+    """The text under vLLM's name and under SGLang's."""
+
+    prompt: str
+    text: str
+
+
+async def tokenize(replica: Replica, request: web.Request) -> web.Response:
+    """Ids exactly as a completion of the same prompt, or a chat of the same messages, would have them."""
+    body = await read_body(request, TokenizeBody)
+    replica.check_model(body.model)
+    try:
+        tokens = _tokens(replica, body)
+    except TokenizerError as error:
+        raise ApiError(str(error)) from None
+    return json_reply(_Tokens(tokens=tokens, count=len(tokens), max_model_len=replica.config.context_length))
+
+
+def _tokens(replica: Replica, body: TokenizeBody) -> list[int]:
+    given = [value for value in (body.prompt, body.text, body.messages) if value is not None]
+    if len(given) != 1:
+        raise ApiError("exactly one of prompt, text and messages is needed", param="prompt")
+    if body.messages is not None:
+        return replica.tokenizer.apply_chat(body.messages)
+    tokens = replica.tokenizer.encode(str(given[0]))
+    plain = body.add_special_tokens is False
+    return [token for token in tokens if token != BOS] if plain else tokens
+
+
+async def detokenize(replica: Replica, request: web.Request) -> web.Response:
+    """The text of token ids, markers dropped."""
+    body = await read_body(request, DetokenizeBody)
+    replica.check_model(body.model)
+    try:
+        text = replica.tokenizer.decode(body.tokens)
+    except TokenizerError as error:
+        raise ApiError(str(error), param="tokens") from None
+    return json_reply(_Text(prompt=text, text=text))
