@@ -1,0 +1,1 @@
+"""The prompt side: text to token ids, matched tokens and load to a chosen lane."""

@@ -1,0 +1,1 @@
+"""HTTP: the routed endpoints, and what the router says of itself."""

@@ -1,0 +1,61 @@
+"""``kvsteer-router``: the command line. ``serve`` is what it does when no command is named."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+import uvloop
+
+from router.choice.file_tokenizer import TokenizerFileError
+from router.choice.texts import Tokenizer
+from router.choice.tokenization import named_tokenizer
+from router.config import RouterConfig
+from router.flags import BAD_FLAGS_STATUS, PROGRAM, REPLAY, SERVE, parse_replay, parse_serve
+from router.front.server import BindError
+from router.replay import run_replay
+from router.service import Router
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status. 2: the command line makes no sense, in one line on stderr."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = arguments.pop(0) if arguments and arguments[0] in (SERVE, REPLAY) else SERVE
+    return run_replay(parse_replay(arguments)) if command == REPLAY else _serve(parse_serve(arguments))
+
+
+def _serve(config: RouterConfig) -> int:
+    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        tokenizer = named_tokenizer(config.tokenizer)
+    except TokenizerFileError as error:
+        return _complain(f"--tokenizer: {error}", BAD_FLAGS_STATUS)
+    try:
+        uvloop.run(_run(config, tokenizer))
+    except BindError as error:
+        return _complain(str(error), 1)
+    return 0
+
+
+async def _run(config: RouterConfig, tokenizer: Tokenizer | None) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with Router(config, tokenizer=tokenizer) as router:
+        print(f"{PROGRAM} ready {router.url}", flush=True)
+        await stop.wait()
+
+
+def _complain(message: str, status: int) -> int:
+    print(f"{PROGRAM}: error: {message}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""Prefill speed of each replica, learnt from times to first token.
+
+A time to first token is modelled as ``overhead + pace * tokens``, ``tokens`` being what had to be computed before it:
+the prompts booked ahead and the prompt's own uncached tokens. Both numbers come from a least-squares line through past
+observations, which fade with a half-life. A replica that was seen little is drawn towards the line of the whole fleet,
+and the fleet towards a prior; so an idle replica is never judged for ever by one bad minute, and a new one starts as
+what its siblings are. Pure: times are handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+__all__ = ["FleetSpeed", "Line", "ReplicaSpeed"]
+
+PRIOR_PACE = 1.0 / 8_000.0
+"""Seconds per token before anything was seen: a mid-size model on one accelerator."""
+
+PRIOR_OVERHEAD = 0.005
+PRIOR_WEIGHT = 1.0
+MIN_REACH = 256.0
+HALF_LIFE = 60.0
+MIN_PACE = 1e-7
+MAX_PACE = 0.1
+
+
+class Line(msgspec.Struct, frozen=True):
+    """``overhead`` in seconds, ``pace`` in seconds per token."""
+
+    overhead: float
+    pace: float
+
+    def at(self, tokens: float) -> float:
+        """Seconds to the first token behind that many tokens of prefill."""
+        return self.overhead + self.pace * tokens
+
+
+class _Moments:
+    """Fading sums of observations, enough to draw a line through them."""
+
+    def __init__(self) -> None:
+        self.weight = self.x = self.y = self.xx = self.xy = 0.0
+        self._at = 0.0
+
+    def fade(self, now: float) -> None:
+        keep = 0.5 ** (max(now - self._at, 0.0) / HALF_LIFE)
+        self._at = max(now, self._at)
+        self.weight, self.x, self.y = self.weight * keep, self.x * keep, self.y * keep
+        self.xx, self.xy = self.xx * keep, self.xy * keep
+
+    def add(self, x: float, y: float) -> None:
+        self.weight += 1.0
+        self.x += x
+        self.y += y
+        self.xx += x * x
+        self.xy += x * y
+
+    @property
+    def reach(self) -> float:
+        """How far out an anchor must sit to weigh like an observation: twice the mean, at least ``MIN_REACH``."""
+        return max(2.0 * self.x / self.weight, MIN_REACH) if self.weight > 1e-9 else MIN_REACH
+
+    def line(self, anchors: Iterable[tuple[float, float]]) -> Line:
+        """Least squares through the observations and the anchors, each anchor weighing ``PRIOR_WEIGHT``."""
+        weight, x, y, xx, xy = self.weight, self.x, self.y, self.xx, self.xy
+        for at, value in anchors:
+            weight += PRIOR_WEIGHT
+            x += PRIOR_WEIGHT * at
+            y += PRIOR_WEIGHT * value
+            xx += PRIOR_WEIGHT * at * at
+            xy += PRIOR_WEIGHT * at * value
+        pace = (weight * xy - x * y) / (weight * xx - x * x)  # two anchors apart: the divisor is never 0
+        overhead = (y - pace * x) / weight
+        if overhead < 0.0:
+            overhead, pace = 0.0, xy / xx
+        return Line(overhead, min(max(pace, MIN_PACE), MAX_PACE))
+
+
+class FleetSpeed:
+    """The line of all replicas together, and the maker of each replica's own."""
+
+    def __init__(self) -> None:
+        self._moments = _Moments()
+        self.line = Line(PRIOR_OVERHEAD, PRIOR_PACE)
+        self.reach = MIN_REACH
+
+    def replica(self) -> ReplicaSpeed:
+        """A replica that nothing is known of."""
+        return ReplicaSpeed(self)
+
+    def observe(self, *, tokens: int, seconds: float, now: float) -> None:
+        """Take one observation in."""
+        prior = Line(PRIOR_OVERHEAD, PRIOR_PACE)
+        self._moments.fade(now)
+        self._moments.add(tokens, seconds)
+        self.reach = self._moments.reach
+        self.line = self._moments.line([(at, prior.at(at)) for at in (0.0, self.reach)])
+
+
+class ReplicaSpeed:
+    """One replica's line; drawn anew at most once per observation or second."""
+
+    def __init__(self, fleet: FleetSpeed) -> None:
+        self._fleet = fleet
+        self._moments = _Moments()
+        self._line: Line | None = None
+        self._drawn_at = 0.0
+
+    def observe(self, *, tokens: int, seconds: float, now: float) -> None:
+        """A first token came ``seconds`` after its request was sent, behind ``tokens`` tokens of prefill."""
+        self._fleet.observe(tokens=tokens, seconds=seconds, now=now)
+        self._moments.fade(now)
+        self._moments.add(tokens, seconds)
+        self._line = None
+
+    def line(self, now: float) -> Line:
+        """What is known of this replica at ``now``."""
+        if self._line is None or now - self._drawn_at >= 1.0:
+            self._moments.fade(now)
+            fleet = self._fleet
+            self._line = self._moments.line([(at, fleet.line.at(at)) for at in (0.0, fleet.reach)])
+            self._drawn_at = now
+        return self._line

@@ -1,0 +1,109 @@
+"""Everything a router is told before it starts. The one home of the defaults; command-line flags are made from it.
+
+A config that exists is usable: addresses are URLs, numbers are in range. Nothing is bound, opened or asked here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from contract.endpoint import MAX_PORT
+from router.choice.policy import POLICIES
+
+__all__ = ["ConfigError", "RouterConfig", "normalize_url"]
+
+_MIB = 1024 * 1024
+_POSITIVE = (
+    "probe_interval",
+    "probe_timeout",
+    "connect_timeout",
+    "idle_timeout",
+    "body_timeout",
+    "max_body_bytes",
+)
+
+
+class ConfigError(ValueError):
+    """Something no router can run with; the message names the value and the limit."""
+
+
+def _option(default: Any, text: str, **more: Any) -> Any:
+    return field(default=default, metadata={"help": text, **more})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterConfig:
+    """One router process. Durations are in seconds.
+
+    Raises:
+        ConfigError: no replica, one that is no URL or is named twice, or a number out of range.
+    """
+
+    replicas: tuple[str, ...] = field(metadata={"help": "base URL of an engine server; give one for each replica"})
+    policy: str = _option("kv", "how a replica is chosen", choices=tuple(POLICIES))
+    host: str = _option("127.0.0.1", "address to listen on")
+    port: int = _option(8080, "port to listen on; 0 lets the system choose")
+    tokenizer: str = _option(
+        "auto",
+        "how text becomes token ids: auto (what a replica says of itself, else its /tokenize), byte, off, "
+        "or a tokenizer.json or the folder it is in",
+    )
+    seed: int = _option(0, "seed of every random choice")
+    expose_replica: bool = _option(False, "name the replica in the X-KVSteer-Replica header of every answer")
+    probe_interval: float = _option(1.0, "seconds between two looks at a replica")
+    probe_timeout: float = _option(2.0, "seconds after which a probe has failed")
+    connect_timeout: float = _option(5.0, "seconds to reach a replica")
+    idle_timeout: float = _option(600.0, "seconds a replica may stay silent during an answer")
+    body_timeout: float = _option(30.0, "seconds a client may take to send a request body")
+    max_body_bytes: int = _option(32 * _MIB, "largest request body")
+    drain_timeout: float = _option(10.0, "seconds that running requests get to end after SIGTERM")
+    log_level: str = _option("info", "least severe log line", choices=("debug", "info", "warning", "error"))
+
+    def __post_init__(self) -> None:
+        urls = self.urls
+        if not urls:
+            raise ConfigError("at least one --replica URL is needed")
+        if twice := sorted({url for url in urls if urls.count(url) > 1}):
+            raise ConfigError(f"replica {twice[0]} is named twice")
+        if self.policy not in POLICIES:
+            raise ConfigError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
+        if not self.tokenizer:
+            raise ConfigError("tokenizer must be auto, byte, off or a path, got an empty text")
+        self._check_numbers()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The replicas' base URLs in their one spelling."""
+        return tuple(normalize_url(url) for url in self.replicas)
+
+    def _check_numbers(self) -> None:
+        if not 0 <= self.port <= MAX_PORT:
+            raise ConfigError(f"port must be in [0, {MAX_PORT}], got {self.port}")
+        for name in _POSITIVE:
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
+        if not 0 <= self.drain_timeout < float("inf"):
+            raise ConfigError(f"drain_timeout must not be negative, got {self.drain_timeout}")
+
+
+def normalize_url(url: str) -> str:
+    """One spelling of a replica's base URL: scheme, host and port, no trailing slash.
+
+    Raises:
+        ConfigError: not ``http(s)://HOST[:PORT]``, or with a path, a query or a user in it.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(f"replica {url!r}: {error}") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise ConfigError(f"replica {url!r} is not http://HOST:PORT")
+    if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
+        raise ConfigError(f"replica {url!r}: only scheme, host and port belong in a base URL")
+    if port == 0:
+        raise ConfigError(f"replica {url!r}: port 0 is nobody's")
+    netloc = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{netloc}" + ("" if port is None else f":{port}")

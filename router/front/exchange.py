@@ -1,0 +1,92 @@
+"""One request's books, from the moment a lane is chosen until the answer has been compared with the prediction.
+
+Booked on its lane from the moment it exists; a context, so that leaving takes it off, whatever happened. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from router.choice.chooser import Decision
+from router.choice.recent import Sent
+from router.fleet.lane import Lane
+from router.front.metrics import RequestMetrics
+from router.front.plan import Plan
+from router.proof.report import Report
+from router.proof.tally import Outcome
+
+__all__ = ["Exchange"]
+
+
+class Exchange:
+    """``now`` is when the lane was chosen, by the clock that all other times here come from."""
+
+    def __init__(self, plan: Plan, decision: Decision[Lane], *, now: float, metrics: RequestMetrics) -> None:
+        self.lane = decision.chosen.lane
+        self._plan = plan
+        self._chosen = decision.chosen
+        self._metrics = metrics
+        self._sent_at = now
+        self._first_after: float | None = None
+        self._sent = self._remember()
+        self._booking = self.lane.load.book(decision.chosen.uncached_tokens * plan.request.prompts)
+        self._timer = None if plan.request.stream else self._expect_prefilled()
+        self.lane.tally.routed += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._booking.end()
+        if self._first_after is None and self._sent is not None:
+            self._sent.forget()
+
+    def _remember(self) -> Sent | None:
+        prompt, width = self._plan.prompt, self._chosen.width
+        if prompt is None or width is None:
+            return None
+        return self.lane.recent.remember(prompt.keys(width=width), width=width, now=self._sent_at)
+
+    def _expect_prefilled(self) -> asyncio.TimerHandle:
+        """An answer that comes at once shows no first token: take the time it should need, by the learnt speed."""
+        booking = self._booking
+        estimate = self.lane.speed.line(self._sent_at).at(booking.tokens_ahead + booking.tokens)
+        return asyncio.get_running_loop().call_later(estimate, booking.prefilled)
+
+    def first_token(self, *, now: float) -> None:
+        """The answer has begun, or is there at once: the engine has computed the prompt."""
+        self._first_after = now - self._sent_at
+        self._booking.prefilled()
+        if self._sent is not None:
+            self._sent.prefilled(now=now)
+
+    def finished(self, report: Report | None, *, now: float) -> None:
+        """The answer is complete; compare what the engine says it had cached with what was predicted.
+
+        A batch is left out: its report is a sum over prompts of which only the first was looked up.
+        """
+        if report is None or self._plan.request.prompts > 1:
+            return
+        outcome = Outcome(
+            prompt_tokens=report.prompt_tokens,
+            counted_tokens=self._plan.prompt_tokens if self._plan.prompt is not None else None,
+            predicted=self._chosen.matched_tokens,
+            reported=report.cached_tokens,
+            width=self._chosen.width,
+        )
+        status = self.lane.status
+        self.lane.tally.record(outcome, batches=0 if status is None else status.batches)
+        if self._plan.request.stream:
+            self._learn(outcome, now=now)
+
+    def _learn(self, outcome: Outcome, *, now: float) -> None:
+        assert self._first_after is not None, "an answer cannot end before it has begun"
+        computed = outcome.prompt_tokens - (outcome.reported or 0)
+        self.lane.speed.observe(tokens=self._booking.tokens_ahead + computed, seconds=self._first_after, now=now)
+        self._metrics.first_token(self.lane.url, seconds=self._first_after)

@@ -1,0 +1,224 @@
+"""Sends a request to the chosen engine and its answer back, as it comes.
+
+Until the client has been given a byte, an engine that cannot be reached or breaks off costs one more try on one other
+replica. After that nothing is tried again: a stream ends with an error event, anything else is cut off visibly. Answers
+with a status, 429 and 503 included, are passed on as they are. A client that leaves takes its request with it: the
+handler is cancelled, which closes the engine's connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+
+import aiohttp
+from aiohttp import web
+
+from router.choice.chooser import Chooser
+from router.fleet.fleet import Fleet
+from router.fleet.lane import Lane
+from router.fleet.prober import tell_failure
+from router.front.errors import ApiError, error_event
+from router.front.exchange import Exchange
+from router.front.headers import RANK_HEADER, REPLICA_HEADER, Headers, for_client, for_engine
+from router.front.metrics import RequestMetrics
+from router.front.plan import Plan
+from router.front.request import Route, upstream_body
+from router.proof.report import read_report
+from router.proof.sse import EventTap
+
+__all__ = ["Relay"]
+
+_LOG = logging.getLogger(__name__)
+WHOLE_BYTES = 8 * 1024 * 1024
+_EVENT_STREAM = "text/event-stream"
+_OK = HTTPStatus.OK
+
+
+class _EngineLostError(Exception):
+    """An engine that could not be reached or broke off before the client was given a byte."""
+
+    def __init__(self, url: str, error: Exception) -> None:
+        super().__init__(f"{url}: {error or type(error).__name__}")
+        self.url = url
+
+
+class Relay:
+    """One router's relay, over one session. ``expose_replica`` names the engine in the answer's headers."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        *,
+        fleet: Fleet,
+        chooser: Chooser,
+        metrics: RequestMetrics,
+        expose_replica: bool,
+    ) -> None:
+        self._session = session
+        self._fleet = fleet
+        self._chooser = chooser
+        self._metrics = metrics
+        self._expose_replica = expose_replica
+
+    async def serve(self, http: web.Request, plan: Plan) -> web.StreamResponse:
+        """Answer a request.
+
+        Raises:
+            ApiError: 502 where two engines were lost, or the only one was; 504 where one stayed silent.
+        """
+        try:
+            return await self._attempt(http, plan, plan.lanes)
+        except _EngineLostError as lost:
+            others = [lane for lane in plan.lanes if lane.url != lost.url and self._fleet.replica(lane.url).healthy]
+            if not others:
+                raise _bad_gateway(lost) from None
+            self._metrics.retried()
+            try:
+                return await self._attempt(http, plan, others)
+            except _EngineLostError as again:
+                raise _bad_gateway(again) from None
+
+    async def _attempt(self, http: web.Request, plan: Plan, lanes: Sequence[Lane]) -> web.StreamResponse:
+        now = time.monotonic()
+        decision = self._chooser.choose(plan.prompt, prompt_tokens=plan.prompt_tokens, lanes=lanes, now=now)
+        with Exchange(plan, decision, now=now, metrics=self._metrics) as exchange:
+            return await self._forward(http, plan, exchange)
+
+    async def _forward(self, http: web.Request, plan: Plan, exchange: Exchange) -> web.StreamResponse:
+        lane, request = exchange.lane, plan.request
+        rank = lane.dp_rank if len(self._fleet.replica(lane.url).lanes) > 1 else None
+        headers = for_engine(http.headers)
+        if rank is not None and request.route is not Route.GENERATE:
+            headers = [
+                *(field for field in headers if field[0].lower() != RANK_HEADER.lower()),
+                (RANK_HEADER, str(rank)),
+            ]
+        body = upstream_body(request, dp_rank=rank)
+        with self._losses(lane.url):
+            async with self._session.post(
+                lane.url + http.path_qs, data=body, headers=headers, allow_redirects=False
+            ) as upstream:
+                if upstream.status == _OK and upstream.content_type == _EVENT_STREAM:
+                    return await self._stream(http, upstream, exchange, strip_usage=request.wants_counts_added)
+                return await self._whole(http, upstream, exchange)
+
+    @contextmanager
+    def _losses(self, url: str) -> Iterator[None]:
+        """Tell the fleet of an engine that was lost before the client was given a byte, and say so to the caller."""
+        try:
+            yield
+        except aiohttp.SocketTimeoutError:
+            message = f"{url} accepted the request and then sent nothing"
+            raise ApiError(message, status=HTTPStatus.GATEWAY_TIMEOUT, code="engine_timeout") from None
+        except aiohttp.ClientError as error:
+            self._fleet.report(url, tell_failure(error))
+            raise _EngineLostError(url, error) from error
+
+    # An answer that comes at once
+
+    async def _whole(
+        self, http: web.Request, upstream: aiohttp.ClientResponse, exchange: Exchange
+    ) -> web.StreamResponse:
+        """Read the answer to its end before the client gets any of it, so that a broken one can still be replaced."""
+        body = bytearray()
+        async for chunk in upstream.content.iter_any():
+            body += chunk
+            if len(body) > WHOLE_BYTES:
+                return await self._pass_on(http, upstream, exchange, bytes(body))
+        if upstream.status == _OK:
+            now = time.monotonic()
+            exchange.first_token(now=now)
+            exchange.finished(read_report(body), now=now)
+        return web.Response(body=bytes(body), status=upstream.status, headers=self._headers(upstream, exchange))
+
+    async def _pass_on(
+        self, http: web.Request, upstream: aiohttp.ClientResponse, exchange: Exchange, begun: bytes
+    ) -> web.StreamResponse:
+        """An answer too large to hold: what was read, then the rest as it comes. Its report is not looked for."""
+        exchange.first_token(now=time.monotonic())
+        response = web.StreamResponse(status=upstream.status, headers=self._headers(upstream, exchange))
+        await response.prepare(http)
+        await _write(response, begun)
+        try:
+            async for chunk in upstream.content.iter_any():
+                await _write(response, chunk)
+        except aiohttp.ClientError as error:
+            self._broke_off(exchange, error)
+            if http.transport is not None:
+                http.transport.abort()  # the one way to tell the client that this is not the end
+            return response
+        await response.write_eof()
+        return response
+
+    # An answer that streams
+
+    async def _stream(
+        self, http: web.Request, upstream: aiohttp.ClientResponse, exchange: Exchange, *, strip_usage: bool
+    ) -> web.StreamResponse:
+        chunks = upstream.content.iter_any()
+        first = await anext(chunks, b"")  # before the client's answer begins: until here another engine can take over
+        exchange.first_token(now=time.monotonic())
+        tap = EventTap(strip_usage=strip_usage)
+        response = web.StreamResponse(status=upstream.status, headers=self._headers(upstream, exchange))
+        await response.prepare(http)
+        await _write(response, tap.feed(first))
+        await self._rest_of_stream(chunks, response, tap, exchange)
+        await response.write_eof()
+        exchange.finished(tap.report, now=time.monotonic())
+        return response
+
+    async def _rest_of_stream(
+        self, chunks: AsyncIterator[bytes], response: web.StreamResponse, tap: EventTap, exchange: Exchange
+    ) -> None:
+        while True:
+            try:
+                chunk = await anext(chunks, None)
+            except aiohttp.ClientError as error:
+                self._broke_off(exchange, error)
+                await _write(response, _last_words(tap, exchange.lane.url))
+                return
+            if chunk is None:
+                await _write(response, tap.finish())
+                return
+            await _write(response, tap.feed(chunk))
+
+    def _broke_off(self, exchange: Exchange, error: aiohttp.ClientError) -> None:
+        url = exchange.lane.url
+        _LOG.warning("%s broke off an answer: %s", url, error or type(error).__name__)
+        self._metrics.broke_off(url)
+        self._fleet.report(url, tell_failure(error))
+
+    def _headers(self, upstream: aiohttp.ClientResponse, exchange: Exchange) -> Headers:
+        headers = for_client(upstream.headers)
+        if self._expose_replica:
+            headers.append((REPLICA_HEADER, exchange.lane.url))
+        return headers
+
+
+async def _write(response: web.StreamResponse, chunk: bytes) -> None:
+    """Send to the client, as fast as it reads.
+
+    Raises:
+        ConnectionAbortedError: the client is gone; not one of aiohttp's, which speak of engines in this module.
+    """
+    if not chunk:
+        return
+    try:
+        await response.write(chunk)
+    except ConnectionError as error:
+        raise ConnectionAbortedError("the client is gone") from error
+
+
+def _last_words(tap: EventTap, url: str) -> bytes:
+    """An error event; where the client was left inside another event, that one is ended first."""
+    message = f"{url} broke off the answer"
+    event = error_event(ApiError(message, status=HTTPStatus.BAD_GATEWAY, code="engine_lost"))
+    return b"\n\n" + event if tap.broken_off else event
+
+
+def _bad_gateway(lost: _EngineLostError) -> ApiError:
+    return ApiError(str(lost), status=HTTPStatus.BAD_GATEWAY, code="engine_lost")

@@ -1,0 +1,237 @@
+"""What ``/replicas``, ``/explain``, ``/index`` and ``/v1/models`` show, as values read off the fleet. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from router.choice.chooser import Considered, Decision
+from router.fleet.health import State
+from router.fleet.identity import Model
+from router.fleet.lane import Lane
+from router.fleet.replica import Replica
+from router.intake.index import BlockIndex
+from router.proof.faults import Fault, LaneFacts, lane_faults
+
+__all__ = ["Explanation", "FleetView", "ModelList", "explanation", "fleet_view", "model_list", "replica_faults"]
+
+NO_STREAM = "off"
+
+
+class HitRate(msgspec.Struct, frozen=True):
+    """Tokens over tokens; None before there are any (``reported``: before the engine has ever said)."""
+
+    predicted: float | None
+    reported: float | None
+
+
+class TokenSums(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over finished requests."""
+
+    prompt: int
+    predicted_hit: int
+    reported_hit: int
+
+
+class RequestCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests sent to a replica, and those of them that have not ended."""
+
+    routed: int
+    in_flight: int
+
+
+class LaneView(msgspec.Struct, frozen=True, kw_only=True):
+    """One event stream. Block sizes are block widths; ``last_seq`` is -1 before the first batch."""
+
+    dp_rank: int
+    endpoint: str | None
+    stream: str
+    last_seq: int
+    gaps: int
+    lost: int
+    replayed: int
+    advertised_block_size: int | None
+    emitted_block_size: int | None
+    blocks: Mapping[str, int]
+
+
+class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica. ``model`` is the first of the models it serves."""
+
+    url: str
+    state: State
+    engine: str | None
+    model: str | None
+    hit_rate: HitRate
+    tokens: TokenSums
+    requests: RequestCounts
+    lanes: Sequence[LaneView]
+    faults: Sequence[Fault]
+
+
+class FleetView(msgspec.Struct, frozen=True):
+    """The answer of ``/replicas``."""
+
+    replicas: Sequence[ReplicaView]
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """The lane a request would go to."""
+
+    url: str
+    dp_rank: int
+
+
+class ExplainedLane(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane as it was judged. ``matched_tokens`` is the predicted hit, ``tiers`` where those tokens lie."""
+
+    url: str
+    dp_rank: int
+    block_size: int | None
+    prompt_tokens: int
+    matched_tokens: int
+    tiers: Mapping[str, int]
+    cost: float
+    terms: Mapping[str, float]
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """The answer of ``/explain``."""
+
+    chosen: Chosen
+    lanes: Sequence[ExplainedLane]
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """OpenAI's model object, with vLLM's and SGLang's additions."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str
+    root: str | None
+    parent: str | None
+    max_model_len: int | None
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of ``/v1/models``."""
+
+    object: str = "list"
+    data: Sequence[ModelCard]
+
+
+def fleet_view(replicas: Iterable[Replica], index: BlockIndex) -> FleetView:
+    """Every replica as it stands."""
+    return FleetView([_replica_view(replica, index) for replica in replicas])
+
+
+def _replica_view(replica: Replica, index: BlockIndex) -> ReplicaView:
+    identity, tallies = replica.identity, [lane.tally for lane in replica.lanes]
+    tokens = TokenSums(
+        prompt=sum(tally.prompt_tokens for tally in tallies),
+        predicted_hit=sum(tally.predicted for tally in tallies),
+        reported_hit=sum(tally.reported for tally in tallies),
+    )
+    reports = any(tally.ever_reported for tally in tallies)
+    return ReplicaView(
+        url=replica.url,
+        state=replica.health.state,
+        engine=None if identity is None else identity.engine,
+        model=None if identity is None else identity.models[0].id,
+        hit_rate=HitRate(
+            predicted=_rate(tokens.predicted_hit, tokens.prompt),
+            reported=_rate(tokens.reported_hit, tokens.prompt) if reports else None,
+        ),
+        tokens=tokens,
+        requests=RequestCounts(
+            routed=sum(tally.routed for tally in tallies),
+            in_flight=sum(lane.load.in_flight for lane in replica.lanes),
+        ),
+        lanes=[_lane_view(lane, index) for lane in replica.lanes],
+        faults=replica_faults(replica, index),
+    )
+
+
+def _rate(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _lane_view(lane: Lane, index: BlockIndex) -> LaneView:
+    stats, status = index.stats(lane.handle), lane.status
+    return LaneView(
+        dp_rank=lane.dp_rank,
+        endpoint=None if lane.stream is None else lane.stream.address.endpoint,
+        stream=NO_STREAM if status is None else status.state,
+        last_seq=-1 if status is None else status.last_seq,
+        gaps=0 if status is None else status.gaps,
+        lost=0 if status is None else status.lost,
+        replayed=0 if status is None else status.replayed,
+        advertised_block_size=lane.advertised_block_size,
+        emitted_block_size=stats.emitted_width,
+        blocks=stats.blocks,
+    )
+
+
+def replica_faults(replica: Replica, index: BlockIndex) -> list[Fault]:
+    """What is wrong with a replica now, lane by lane."""
+    return [fault for lane in replica.lanes for fault in lane_faults(_facts(replica, lane, index))]
+
+
+def _facts(replica: Replica, lane: Lane, index: BlockIndex) -> LaneFacts:
+    status, identity = lane.status, replica.identity
+    return LaneFacts(
+        dp_rank=lane.dp_rank,
+        engine="" if identity is None else identity.engine,
+        endpoint=None if lane.stream is None else lane.stream.address.endpoint,
+        no_events=lane.stream_error or (None if identity is None else identity.no_events),
+        stream_state=NO_STREAM if status is None else status.state,
+        stream_reason=None if status is None else status.reason,
+        batches=0 if status is None else status.batches,
+        lost=0 if status is None else status.lost,
+        advertised_width=lane.advertised_block_size,
+        emitted_widths=index.stats(lane.handle).widths_seen,
+        tally=lane.tally,
+    )
+
+
+def explanation(decision: Decision[Lane]) -> Explanation:
+    """A decision with its reasons."""
+    chosen = decision.chosen.lane
+    lanes = [_explained(considered, decision.prompt_tokens) for considered in decision.considered]
+    return Explanation(Chosen(chosen.url, chosen.dp_rank), lanes)
+
+
+def _explained(considered: Considered[Lane], prompt_tokens: int) -> ExplainedLane:
+    return ExplainedLane(
+        url=considered.lane.url,
+        dp_rank=considered.lane.dp_rank,
+        block_size=considered.width,
+        prompt_tokens=prompt_tokens,
+        matched_tokens=considered.matched_tokens,
+        tiers=considered.tiers,
+        cost=considered.cost,
+        terms=considered.terms,
+    )
+
+
+def model_list(replicas: Iterable[Replica]) -> ModelList:
+    """Models of all healthy replicas, each name once."""
+    models: dict[str, Model] = {}
+    for replica in replicas:
+        if replica.healthy and replica.identity is not None:
+            for model in replica.identity.models:
+                models.setdefault(model.id, model)
+    return ModelList(data=[_card(model) for model in models.values()])
+
+
+def _card(model: Model) -> ModelCard:
+    return ModelCard(
+        id=model.id,
+        created=model.created,
+        owned_by=model.owned_by,
+        root=model.root,
+        parent=model.parent,
+        max_model_len=model.max_model_len,
+    )
