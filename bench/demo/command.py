@@ -6,10 +6,10 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
 
 from rich.console import Console
@@ -28,7 +28,7 @@ __all__ = ["add_command", "make_scenario"]
 
 POLICIES = ("round_robin", "kv")
 PLAIN_WIDTH = 120
-HELD, BROKEN, FAILED, BAD_FLAGS, INTERRUPTED = 0, 1, 1, 2, 130
+HELD, FAILED, BAD_FLAGS, INTERRUPTED = 0, 1, 2, 130
 _BOTH = ("replicas", "seed", "cache_share")
 _CHATS_ONLY = ("conversations", "turns")
 _TRACE_ONLY = ("first_rows", "speedup", "max_input", "max_output")
@@ -104,15 +104,17 @@ def _run(args: argparse.Namespace) -> int:
         scenario = make_scenario(args)
         for line in scenario.setting():
             console.print(line, highlight=False)
-        with _log_dir(args.logs) as log_dir:
-            runs = asyncio.run(_until_signalled(scenario, console, log_dir))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        return _complain("interrupted; every process has been stopped", INTERRUPTED)
-    except (ChildError, FleetError, RouterError, RequestError) as error:
-        return _complain(str(error), FAILED)
     except ValueError as error:  # TraceError among them
         return _complain(str(error), BAD_FLAGS)
-    return _conclude(runs, scenario, console)
+    if args.logs is not None:
+        args.logs.mkdir(parents=True, exist_ok=True)
+        return _play(scenario, console, args.logs)
+    logs = Path(mkdtemp(prefix="kvsteer-demo-"))
+    status = _play(scenario, console, logs)
+    if status == FAILED:
+        return _complain(f"the output of every process is kept in {logs}", FAILED)
+    rmtree(logs)
+    return status
 
 
 def _console() -> Console:
@@ -120,23 +122,23 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=PLAIN_WIDTH)
 
 
-@contextmanager
-def _log_dir(kept: Path | None) -> Iterator[Path]:
-    if kept is not None:
-        kept.mkdir(parents=True, exist_ok=True)
-        yield kept
-        return
-    with TemporaryDirectory(prefix="kvsteer-demo-") as temporary:
-        yield Path(temporary)
+def _play(scenario: Scenario, console: Console, logs: Path) -> int:
+    try:
+        runs = asyncio.run(_until_signalled(scenario, console, logs))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return _complain("interrupted; every process has been stopped", INTERRUPTED)
+    except (ChildError, FleetError, RouterError, RequestError) as error:
+        return _complain(str(error), FAILED)
+    return _conclude(runs, scenario, console)
 
 
-async def _until_signalled(scenario: Scenario, console: Console, log_dir: Path) -> list[PolicyRun]:
+async def _until_signalled(scenario: Scenario, console: Console, logs: Path) -> list[PolicyRun]:
     """The runs; SIGTERM and SIGHUP end them as Ctrl-C does, so that the processes are stopped in order."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None, "asyncio.run makes a task"
     for name in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(name, task.cancel)
-    return await run_policies(scenario, POLICIES, console=console, log_dir=log_dir)
+    return await run_policies(scenario, POLICIES, console=console, log_dir=logs)
 
 
 def _conclude(runs: Sequence[PolicyRun], scenario: Scenario, console: Console) -> int:
@@ -148,9 +150,9 @@ def _conclude(runs: Sequence[PolicyRun], scenario: Scenario, console: Console) -
     console.print(comparison(runs[0].report, runs[-1].report), highlight=False)
     broken = [f"{run.report.policy}: {breach}" for run in runs for breach in run.breaches]
     for line in broken:
-        _complain(f"contract broken: {line}", BROKEN)
+        _complain(f"contract broken: {line}", FAILED)
     if broken:
-        return BROKEN
+        return FAILED
     console.print(
         f"contract held: advertised, emitted and hashed at {scenario.width} tokens a block on every replica; "
         f"{sum(run.probes for run in runs)} repeated prompts were cached for exactly the tokens predicted",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from bench.children import ChildGroup
 from bench.client import COMPLETIONS_PATH, BenchClient
-from bench.demo.scenario import Scenario
+from bench.demo.scenario import EngineProcess, Scenario
 from bench.demo.show import progress
 from bench.report import PolicyReport, make_report
 from bench.router_view import FleetView, RouterView
@@ -53,19 +54,22 @@ class _Stage:
         self._engines: list[str] = []
 
     async def start_engines(self) -> None:
-        """Start all engine processes, one after the other, and let each replica answer once."""
-        for process in self._scenario.engines():
-            child = await self._children.start(
-                process.name,
-                process.command,
-                ready_mark=_ENGINE_READY,
-                ready_count=process.replicas,
-                seconds=READY_SECONDS,
-            )
-            self._engines += child.urls
+        """Start all engine processes and let each replica answer once."""
+        for urls in await asyncio.gather(*map(self._start_engine, self._scenario.engines())):
+            self._engines += urls
         body = msgspec.json.encode({"prompt": list(range(WARM_UP_TOKENS)), "max_tokens": 2, "ignore_eos": True})
         for engine in self._engines:
             await BenchClient(self._session, engine).ask(COMPLETIONS_PATH, body)
+
+    async def _start_engine(self, process: EngineProcess) -> list[str]:
+        child = await self._children.start(
+            process.name,
+            process.command,
+            ready_mark=_ENGINE_READY,
+            ready_count=process.replicas,
+            seconds=READY_SECONDS,
+        )
+        return child.urls
 
     async def run(self, policy: str, console: Console) -> PolicyRun:
         """Play the workload on empty caches through a new router."""
