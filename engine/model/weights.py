@@ -58,8 +58,8 @@ def draw_weights(model: ModelConfig, heads: HeadShard, *, device: torch.device) 
 
 def _draw_layer(draw: _Draw, model: ModelConfig, heads: HeadShard, device: torch.device) -> LayerWeights:
     hidden, dim = model.hidden_size, model.head_dim
-    queries = draw.matrix(model.num_heads * dim, hidden, gain=2.5)
-    keys = draw.matrix(model.num_kv_heads * dim, hidden, gain=2.5)
+    queries = draw.matrix(model.num_heads * dim, hidden, gain=1.5)
+    keys = draw.matrix(model.num_kv_heads * dim, hidden, gain=1.5)
     values = draw.matrix(model.num_kv_heads * dim, hidden, gain=1.0)
     own_queries = slice(heads.first_head * dim, (heads.first_head + heads.num_heads) * dim)
     own_kv = slice(heads.first_kv_head * dim, (heads.first_kv_head + heads.num_kv_heads) * dim)
@@ -69,7 +69,7 @@ def _draw_layer(draw: _Draw, model: ModelConfig, heads: HeadShard, device: torch
         out=draw.matrix(hidden, model.num_heads * dim, gain=4.0).to(device),
         mlp_norm=torch.ones(hidden, device=device),
         gate_up=draw.matrix(2 * model.intermediate_size, hidden, gain=1.0).to(device),
-        down=draw.matrix(hidden, model.intermediate_size, gain=4.0).to(device),
+        down=draw.matrix(hidden, model.intermediate_size, gain=8.0).to(device),
     )
 
 
