@@ -1,0 +1,1 @@
+"""The event side: frames of one lane (``subscriber``, ``stream``) into what all lanes hold (``index``)."""

@@ -1,0 +1,309 @@
+"""What one lane holds, as far as its events tell: blocks by tier and group, their copies, and the key of each.
+
+Follows the engine's truth first: every block announced is held until every copy of it is removed. Beside that it finds
+the key of each block, which is what prompts match by; a block whose key cannot be known is held all the same.
+
+Copies are counted, because engines keep duplicates: vLLM never shares a block between two requests that computed it at
+once, and SGLang's tenants publish equal hashes. Two kinds of store repeat a block without a second copy behind it:
+
+* SGLang outside the GPU (``CPU_PINNED``, ``DISK``, ``EXTERNAL``): one copy whatever is announced, as in its write-back.
+* vLLM's full report (``kv_cache_report_mode=full``) repeats what a request hit. Nothing on the wire marks it. A store
+  counts as such a report if it carries a session, starts at token 0, names nothing new, and the lane has one cache
+  group: there a real duplicate from token 0 needs a prompt of exactly one block, or a request that may not read the
+  cache. On vLLM 0.33.0's recording this gives the engine's own count. A report without a session counts as copies.
+
+Knows nothing of streams, sequence numbers or other lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from contract.events import BlockHash, BlockRemoved, BlockStored, Tier, tier_of
+from contract.hashing import pack_tokens
+from router.intake.claims import Claims
+from router.intake.content import block_tokens, content_of, store_keys
+from router.intake.departed import Departed
+from router.intake.groups import Groups
+from router.intake.holders import Holders
+from router.intake.lane_report import BlockRow, LaneLimits, LaneStats
+from router.intake.orphans import Orphan, Orphans
+from router.intake.pool import Pool
+from router.intake.width import LaneWidth
+
+__all__ = ["LaneBlocks"]
+
+_SINGLE_COPY_MEDIA = frozenset({"CPU_PINNED", "DISK", "EXTERNAL"})
+
+
+class LaneBlocks:
+    """One lane's blocks. Every method leaves the invariants of ``check_invariants`` intact, errors included."""
+
+    def __init__(self, *, bit: int, holders: Holders, advertised_width: int | None, limits: LaneLimits) -> None:
+        self.claims = Claims(bit=bit, holders=holders)
+        self.width = LaneWidth(advertised_width)
+        self._limits = limits
+        self._groups = Groups()
+        self._pools: dict[tuple[str, int | None], Pool] = {}
+        self._orphans = Orphans(limits.orphans)
+        self._departed = Departed(limits.departed)
+        self._unknown_removals = 0
+        self._rejected_events = 0
+        self._last_rejection: str | None = None
+        self._unusable: dict[str, int] = {}
+
+    def store(self, event: BlockStored) -> None:
+        """Hold the blocks of a store, with their keys where those can be known.
+
+        Raises:
+            TokenIdError: an id is negative or above 2**64-1; the lane is unchanged.
+        """
+        if self._groups.learn(event):
+            self._regroup()
+        pool = self._pool(tier_of(event.medium) or Tier.GPU.value, event.group_idx)
+        counted = self._counts_copies(pool, event)
+        if not pool.decides:
+            self._hold_unkeyed(pool, event, counted=counted, why="foreign_group")
+        elif not event.dense:
+            self._hold_unkeyed(pool, event, counted=counted, why="sparse" if event.token_ids else "placeholder")
+        elif not self._width_admits(pool, event):
+            self._hold_unkeyed(pool, event, counted=counted, why="other_width")
+        else:
+            self._store_chain(pool, event, counted=counted)
+
+    def remove(self, event: BlockRemoved) -> None:
+        """Drop one copy of each block, in the tier named or in every tier; what is not held is counted."""
+        pools = self._named_by(event)
+        for name in event.block_hashes:
+            dropped = sum(self._drop(pool, name) for pool in pools)
+            self._unknown_removals += not dropped
+
+    def clear(self) -> None:
+        """Drop everything held and remembered; the same engine goes on, so its counts and groups stay."""
+        for pool in self._pools.values():
+            for key in pool.keys.values():
+                if key is not None:
+                    self.claims.remove(key, pool.tier)
+        self._pools.clear()
+        self._orphans.clear()
+        self._departed.clear()
+        self.width.unsettle()
+
+    def forget(self) -> None:
+        """Drop everything, and what was learnt of the engine too: another one may stand behind the stream now."""
+        self.clear()
+        self.width.forget()
+        self._groups.clear()
+
+    def reject(self, reason: str) -> None:
+        """Count an event that could not be used at all."""
+        self._rejected_events += 1
+        self._last_rejection = reason
+
+    def rows(self) -> list[BlockRow]:
+        """Every block held, with its copies, in no order."""
+        return [
+            BlockRow(name, pool.tier, pool.group, pool.copies(name))
+            for pool in self._pools.values()
+            for name in pool.keys
+        ]
+
+    def stats(self) -> LaneStats:
+        """Sizes and counts now."""
+        blocks: dict[str, int] = {}
+        for pool in self._pools.values():
+            if pool.keys:
+                blocks[pool.tier] = blocks.get(pool.tier, 0) + len(pool.keys)
+        return LaneStats(
+            blocks=blocks,
+            advertised_width=self.width.advertised,
+            emitted_width=self.width.emitted,
+            widths_seen=tuple(self.width.seen),
+            pairs=self.width.pairs,
+            orphans=len(self._orphans),
+            orphans_dropped=self._orphans.dropped,
+            unkeyed=sum(len(pool.loose) for pool in self._pools.values()),
+            unknown_removals=self._unknown_removals,
+            rejected_events=self._rejected_events,
+            last_rejection=self._last_rejection,
+            unusable=dict(self._unusable),
+        )
+
+    # Stores
+
+    def _store_chain(self, pool: Pool, event: BlockStored, *, counted: bool) -> None:
+        content = content_of(event)
+        if content is None:
+            self._hold_unkeyed(pool, event, counted=counted, why="extra_keys")
+            return
+        above = event.parent_block_hash
+        parent = content.root if above is None else self._key_of(above)
+        if parent is None:
+            self._park(pool, event, content.extras, counted=counted)
+            return
+        keys = self._known_keys(event.block_hashes) or store_keys(event, parent=parent, extras=content.extras)
+        self._place(pool, event.block_hashes, keys, counted=counted)
+
+    def _known_keys(self, names: Sequence[BlockHash]) -> list[int] | None:
+        """The keys of blocks that are all known already, which saves hashing a copy or another tier's announcement."""
+        if not names or self._key_of(names[0]) is None:
+            return None
+        keys = [key for key in map(self._key_of, names) if key is not None]
+        return keys if len(keys) == len(names) else None
+
+    def _place(self, pool: Pool, names: Sequence[BlockHash], keys: Sequence[int], *, counted: bool) -> None:
+        held, claim, tier = pool.keys, self.claims.add, pool.tier
+        for name, key in zip(names, keys, strict=True):
+            if name not in held:
+                held[name] = key
+                claim(key, tier)
+            elif counted:
+                pool.add_copy(name)
+        if len(self._orphans) or any(other.loose for other in self._pools.values()):
+            for name, key in zip(names, keys, strict=True):
+                self._settle(name, key)
+
+    def _settle(self, name: BlockHash, key: int) -> None:
+        """A block's key has become known: give it to every tier that holds the block, and place what waited for it."""
+        self._orphans.forget(name)
+        for found, its_key in [(name, key), *self._orphans.adopt(name, key)]:
+            self._give_key(found, its_key)
+
+    def _give_key(self, name: BlockHash, key: int) -> None:
+        for pool in self._pools.values():
+            if name in pool.loose:
+                pool.loose.discard(name)
+                pool.keys[name] = key
+                self.claims.add(key, pool.tier)
+
+    def _park(self, pool: Pool, event: BlockStored, extras: Sequence[object] | None, *, counted: bool) -> None:
+        """Hold a store whose parent is unknown: each block waits for the one before it, unless its key is known."""
+        pack_tokens(event.token_ids)  # raises before anything is changed
+        above, parent = event.parent_block_hash, None
+        for block, name in enumerate(event.block_hashes):
+            assert above is not None, "a store without a parent has a root key"
+            orphan = Orphan(above, block_tokens(event, block), None if extras is None else extras[block])
+            key = self._key_of(name)
+            if key is None and parent is not None:
+                key = orphan.key(parent)
+            if key is None:
+                self._orphans.park(name, orphan)
+                self._hold(pool, [name], counted=counted)
+            else:
+                self._place(pool, [name], [key], counted=counted)
+            above, parent = name, key
+
+    def _hold_unkeyed(self, pool: Pool, event: BlockStored, *, counted: bool, why: str) -> None:
+        self._unusable[why] = self._unusable.get(why, 0) + 1
+        self._hold(pool, event.block_hashes, counted=counted)
+
+    def _hold(self, pool: Pool, names: Iterable[BlockHash], *, counted: bool) -> None:
+        """Hold blocks whose tokens are no help; in a deciding pool each takes the key that its hash is known by."""
+        for name in names:
+            if name in pool.keys:
+                if counted:
+                    pool.add_copy(name)
+                continue
+            key = self._key_of(name) if pool.decides else None
+            pool.keys[name] = key
+            if key is not None:
+                self.claims.add(key, pool.tier)
+            elif pool.decides:
+                pool.loose.add(name)
+
+    def _counts_copies(self, pool: Pool, event: BlockStored) -> bool:
+        return event.medium not in _SINGLE_COPY_MEDIA and not self._full_report(pool, event)
+
+    def _full_report(self, pool: Pool, event: BlockStored) -> bool:
+        vllm_session = event.session_id is not None and event.group_idx is not None
+        if not vllm_session or event.parent_block_hash is not None or len(self._groups.numbers) > 1:
+            return False
+        return all(name in pool.keys for name in event.block_hashes)
+
+    def _width_admits(self, pool: Pool, event: BlockStored) -> bool:
+        return self.width.agrees(event) or self.width.admits(
+            event, news=any(name not in pool.keys for name in event.block_hashes)
+        )
+
+    # Removals
+
+    def _named_by(self, event: BlockRemoved) -> list[Pool]:
+        tier = tier_of(event.medium)
+        in_tier = [pool for pool in self._pools.values() if tier is None or pool.tier == tier]
+        exact = [pool for pool in in_tier if pool.group == event.group_idx]
+        return exact if exact or event.group_idx is not None else in_tier
+
+    def _drop(self, pool: Pool, name: BlockHash) -> bool:
+        """Drop one copy; whether there was one."""
+        if name not in pool.keys:
+            return False
+        if name in pool.extra and pool.drop_copy(name):
+            return True
+        key = pool.keys.pop(name)
+        if key is not None:
+            self.claims.remove(key, pool.tier)
+            self._departed.remember(name, key)
+        elif pool.decides:
+            pool.loose.discard(name)
+            self._forget_orphan(name)
+        return True
+
+    def _forget_orphan(self, name: BlockHash) -> None:
+        """A block waits for its parent only while some tier holds it."""
+        if not any(name in pool.loose for pool in self._pools.values()):
+            self._orphans.forget(name)
+
+    # Pools and keys
+
+    def _pool(self, tier: str, group: int | None) -> Pool:
+        pool = self._pools.get((tier, group))
+        if pool is None:
+            pool = Pool(tier=tier, group=group, decides=self._groups.decides(group))
+            self._pools[tier, group] = pool
+        return pool
+
+    def _key_of(self, name: BlockHash) -> int | None:
+        for pool in self._pools.values():
+            key = pool.keys.get(name)
+            if key is not None:
+                return key
+        return self._departed.get(name)
+
+    def _regroup(self) -> None:
+        """A group's kind has just been named: pools made before it may decide now, or no longer."""
+        for pool in self._pools.values():
+            decides = self._groups.decides(pool.group)
+            if pool.decides and not decides:
+                self._demote(pool)
+            elif decides and not pool.decides:
+                self._promote(pool)
+
+    def _demote(self, pool: Pool) -> None:
+        for name, key in pool.keys.items():
+            if key is not None:
+                self.claims.remove(key, pool.tier)
+                pool.keys[name] = None
+        pool.decides = False
+        loose, pool.loose = pool.loose, set()
+        for name in loose:
+            self._forget_orphan(name)
+
+    def _promote(self, pool: Pool) -> None:
+        names = list(pool.keys)
+        pool.keys.clear()
+        pool.decides = True
+        self._hold(pool, names, counted=False)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless all parts agree with each other."""
+        held: dict[int, list[str]] = {}
+        for pool in self._pools.values():
+            pool.check_invariants()
+            for key in pool.keys.values():
+                if key is not None:
+                    held.setdefault(key, []).append(pool.tier)
+        self.claims.check_invariants(held)
+        self._orphans.check_invariants()
+        loose = {name for pool in self._pools.values() for name in pool.loose}
+        assert all(name in loose for name in self._orphans), "an orphan that no pool holds"
+        assert len(self._departed) <= 2 * self._limits.departed, "more departed blocks than the bound"

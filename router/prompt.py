@@ -1,0 +1,106 @@
+"""A prompt as the index looks it up: token ids of one namespace, hashed at whatever widths the lanes have.
+
+Ids are converted once for all widths. Keys are hashed in growing chunks and only as far as somebody asks, because a
+look-up stops where the last lane stops matching. Knows nothing of lanes, text or tokenizers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Iterator, Sequence
+
+from contract.hashing import block_keys, namespace_key, pack_tokens
+
+__all__ = ["BlockKeys", "Prompt"]
+
+_FIRST_CHUNK = 8
+_LARGEST_CHUNK = 128
+_Ids = Sequence[int]
+
+
+class BlockKeys:
+    """Keys of a prompt's full blocks in order; each is hashed when it is first looked at, with some that follow."""
+
+    def __init__(self, ids: _Ids, *, units_per_block: int, root: int) -> None:
+        self._ids = ids
+        self._step = units_per_block
+        self._root = root
+        self._length = len(ids) // units_per_block
+        self._keys: list[int] = []
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, block: int) -> int:
+        if not 0 <= block < self._length:
+            raise IndexError(f"block {block} of {self._length}")
+        while block >= len(self._keys):
+            self._grow()
+        return self._keys[block]
+
+    def __iter__(self) -> Iterator[int]:
+        done = 0
+        while done < self._length:
+            if done == len(self._keys):
+                self._grow()
+            chunk = self._keys[done:]
+            yield from chunk
+            done += len(chunk)
+
+    @property
+    def hashed(self) -> int:
+        """Blocks hashed so far."""
+        return len(self._keys)
+
+    def _grow(self) -> None:
+        done = len(self._keys)
+        count = min(self._length - done, max(done, _FIRST_CHUNK), _LARGEST_CHUNK)
+        chunk = self._ids[done * self._step : (done + count) * self._step]
+        parent = self._keys[-1] if self._keys else self._root
+        self._keys += block_keys(chunk, width=self._step, parent=parent)
+
+
+class Prompt:
+    """Token ids, and the namespace that an engine would cache them under.
+
+    ``lora_name`` and ``cache_salt`` are the request's own; a prompt matches blocks of exactly the same two.
+
+    Raises:
+        TokenIdError: an id is negative or above 2**64-1.
+    """
+
+    def __init__(self, tokens: Sequence[int], *, lora_name: str | None = None, cache_salt: str | None = None) -> None:
+        self._ids = _compact(tokens)
+        self._root = namespace_key(lora_name=lora_name, cache_salt=cache_salt)
+        self._pairs: _Ids | None = None
+        self._keys: dict[tuple[int, bool], BlockKeys] = {}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def keys(self, *, width: int, pairs: bool = False) -> BlockKeys:
+        """Keys of the full blocks of ``width`` tokens; of ``width`` pairs of neighbours where ``pairs`` is set.
+
+        N tokens make N-1 pairs: SGLang 0.5.23 pages its tree by pairs under EAGLE-like speculation.
+        """
+        found = self._keys.get((width, pairs))
+        if found is None:
+            ids, units = (self._as_pairs(), 2 * width) if pairs else (self._ids, width)
+            found = self._keys[width, pairs] = BlockKeys(ids, units_per_block=units, root=self._root)
+        return found
+
+    def _as_pairs(self) -> _Ids:
+        if self._pairs is None:
+            ids = self._ids
+            self._pairs = _compact([unit for pair in itertools.pairwise(ids) for unit in pair])
+        return self._pairs
+
+
+def _compact(tokens: Sequence[int]) -> _Ids:
+    """Ids as u32 where they fit, so that every later slice and hash is a copy of memory."""
+    try:
+        return array("I", tokens)
+    except OverflowError:
+        pack_tokens(tokens)  # raises for an id that no width can hold
+        return list(tokens)

@@ -1,0 +1,212 @@
+"""``kvsteer-router replay FILE``: recorded frames through the router's own stream tracking and index, offline.
+
+The file is JSON lines, one PUB message each: ``{"topic", "seq", "payload_b64"}``; other fields are ignored. Lanes are
+told apart by the data-parallel rank inside each batch, rank 0 where it has none. There is no replay endpoint behind a
+file: a hole in the numbers is lost, and a number that goes back, with another payload, is a restart. A payload that is
+no event batch counts as a rejected event of the lane whose turn it is, and its number passes.
+
+What comes out is the engine's cache as its events tell it, to be laid beside what the engine really held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import binascii
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from contract.events import BlockHash, EventDecodeError, decode_batch
+from contract.framing import MAX_SEQ, Frame
+from contract.hashing import TokenIdError
+from router.intake.index import BlockIndex, BlockRow, LaneHandle
+from router.intake.stream import Apply, Clear, LaneStream
+from router.intake.stream_report import StreamStatus
+from router.prompt import Prompt
+
+__all__ = ["LaneRecord", "RecordingError", "add_replay_command", "lane_record", "read_recording", "run_replay"]
+
+
+class RecordingError(ValueError):
+    """A recording that cannot be read; the message names the file and the line."""
+
+
+class _Line(msgspec.Struct):
+    seq: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)]
+    payload_b64: str
+    topic: str = ""
+
+
+class LaneRecord(msgspec.Struct, frozen=True):
+    """One lane as printed."""
+
+    last_seq: int
+    gaps: int
+    lost: int
+    rejected_events: int
+    blocks: Sequence[dict[str, str | int | None]]
+
+
+class ReplayRecord(msgspec.Struct, frozen=True):
+    """One printed line: the state after frame ``seq`` (None: after no frame), lanes by rank."""
+
+    seq: int | None
+    lanes: dict[str, LaneRecord]
+    matched_tokens: int
+
+
+def read_recording(path: Path) -> Iterator[Frame]:
+    """The frames of a recording, in the order of the file.
+
+    Raises:
+        RecordingError: the file cannot be read, or a line is no recorded frame.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield _parse(line, where=f"{path}:{number}")
+    except OSError as error:
+        raise RecordingError(f"{path}: {error.strerror}") from None
+
+
+def _parse(line: bytes, *, where: str) -> Frame:
+    try:
+        fields = msgspec.json.decode(line, type=_Line)
+        payload = base64.b64decode(fields.payload_b64, validate=True)
+    except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
+        raise RecordingError(f"{where}: not a recorded frame: {error}") from None
+    return Frame(fields.topic.encode(), fields.seq, payload)
+
+
+class _Lane:
+    def __init__(self, index: BlockIndex, *, block_size: int | None) -> None:
+        self.stream = LaneStream(can_replay=False)
+        self.handle: LaneHandle = index.add_lane(advertised_width=block_size)
+
+
+class Recording:
+    """The lanes of one recording, fed frame by frame."""
+
+    def __init__(self, *, block_size: int | None = None) -> None:
+        """``block_size`` stands in for a descriptor's."""
+        self._index = BlockIndex()
+        self._lanes: dict[int, _Lane] = {}
+        self._block_size = block_size
+        self._seq: int | None = None
+        self._latest_rank = 0
+
+    def feed(self, frame: Frame) -> None:
+        """Take in the next frame of the file."""
+        self._seq = frame.seq
+        self._latest_rank = rank = self._rank(frame)
+        lane = self._lanes.get(rank)
+        if lane is None:
+            lane = self._lanes[rank] = _Lane(self._index, block_size=self._block_size)
+        for action in lane.stream.live(frame, now=0.0):
+            match action:
+                case Apply(batch):
+                    self._index.apply(lane.handle, batch)
+                case Clear():
+                    self._index.clear(lane.handle)
+                case _:
+                    raise AssertionError(f"a stream without replay ordered {action}")
+
+    def record(self, prompt: Prompt | None = None) -> ReplayRecord:
+        """The state now, and how much of a prompt the best lane holds."""
+        lanes = {
+            str(rank): lane_record(self._index, lane.handle, lane.stream.status)
+            for rank, lane in sorted(self._lanes.items())
+        }
+        return ReplayRecord(self._seq, lanes, 0 if prompt is None else self._matched_tokens(prompt))
+
+    def _rank(self, frame: Frame) -> int:
+        """The lane of a frame: by its batch; else the only lane that waits for its number, else the one before."""
+        try:
+            return decode_batch(frame.payload).dp_rank or 0
+        except EventDecodeError:
+            next_ones = [rank for rank, lane in self._lanes.items() if lane.stream.last_seq + 1 == frame.seq]
+            return next_ones[0] if len(next_ones) == 1 else self._latest_rank
+
+    def _matched_tokens(self, prompt: Prompt) -> int:
+        found = self._index.match(prompt, [lane.handle for lane in self._lanes.values()])
+        return max((match.tokens for match in found.values()), default=0)
+
+
+def lane_record(index: BlockIndex, handle: LaneHandle, status: StreamStatus) -> LaneRecord:
+    """A lane as printed: what its stream has seen, and every block that it holds, in a fixed order."""
+    return LaneRecord(
+        last_seq=status.last_seq,
+        gaps=status.gaps,
+        lost=status.lost,
+        rejected_events=index.stats(handle).rejected_events + status.rejected_batches,
+        blocks=[_block(row) for row in sorted(index.blocks(handle), key=_order)],
+    )
+
+
+def _block(row: BlockRow) -> dict[str, str | int | None]:
+    return {"hash": _text(row.hash), "tier": row.tier, "group": row.group, "copies": row.copies}
+
+
+def _text(name: BlockHash) -> str:
+    """Hashes as text: the unsigned decimal number, or the digest in hex."""
+    return str(name) if isinstance(name, int) else name.hex()
+
+
+def _order(row: BlockRow) -> tuple[bool, int, str, str, int]:
+    number, digest = (row.hash, "") if isinstance(row.hash, int) else (0, row.hash.hex())
+    return bool(digest), number, digest, row.tier, -1 if row.group is None else row.group
+
+
+def add_replay_command(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Add the ``replay`` subcommand; its parsed arguments go to ``run_replay`` (also set as ``args.run``)."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "replay",
+        help="feed recorded KV events through the index and print what it holds",
+        description="Feed recorded KV events through the router's stream tracking and index, and print one JSON line.",
+    )
+    parser.add_argument("file", type=Path, help='JSON lines of recorded frames: {"topic", "seq", "payload_b64"}')
+    parser.add_argument("--each", action="store_true", help="print a line after every frame, not only at the end")
+    parser.add_argument("--prompt", type=_token_ids, metavar="IDS", help="JSON list of token ids to look up")
+    parser.add_argument(
+        "--block-size", type=_positive, metavar="N", help="the width a descriptor would have advertised"
+    )
+    parser.set_defaults(run=run_replay)
+    return parser
+
+
+def run_replay(args: argparse.Namespace) -> int:
+    """Carry out the subcommand; the exit status, 1 where the recording cannot be read."""
+    recording = Recording(block_size=args.block_size)
+    try:
+        for frame in read_recording(args.file):
+            recording.feed(frame)
+            if args.each:
+                _print(recording.record(args.prompt))
+    except RecordingError as error:
+        print(f"kvsteer-router replay: {error}", file=sys.stderr)
+        return 1
+    if not args.each:
+        _print(recording.record(args.prompt))
+    return 0
+
+
+def _print(record: ReplayRecord) -> None:
+    print(msgspec.json.encode(record).decode(), flush=True)
+
+
+def _token_ids(text: str) -> Prompt:
+    try:
+        return Prompt(msgspec.json.decode(text, type=list[int]))
+    except (msgspec.MsgspecError, TokenIdError) as error:
+        raise argparse.ArgumentTypeError(f"not a JSON list of token ids: {error}") from None
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
+    return int(text)
