@@ -39,6 +39,7 @@ class Job:
         "prefill_end",
         "prompt_length",
         "request_id",
+        "room_refused",
         "sampling",
         "table",
         "tokens",
@@ -54,6 +55,7 @@ class Job:
         self.table: BlockTable | None = None
         self.computed = 0
         self.prefill_end = len(prompt)
+        self.room_refused = -1  # blocks of room at which it did not fit; -1: not tried
 
     @property
     def pending_prefill(self) -> int:
@@ -72,6 +74,7 @@ class Job:
         self.table = None
         self.computed = 0
         self.prefill_end = len(self.tokens)
+        self.room_refused = -1
 
     def chunk(self, count: int, *, blocks: int) -> Chunk:
         """The next ``count`` tokens to compute; with their context they lie in the first ``blocks`` blocks."""

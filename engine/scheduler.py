@@ -54,7 +54,6 @@ class Scheduler:
         self._running: list[Job] = []  # in order of admission
         self._step: list[Chunk] = []  # scheduled, not committed
         self._pending_prefill = 0  # of all jobs, kept beside them so that a step need not add it up
-        self._room_refused = -1  # room at which the first waiting job did not fit; -1: not tried
         self._totals = Totals()
 
     @property
@@ -102,7 +101,6 @@ class Scheduler:
             return None
         if job.table is None:
             self._waiting.remove(job)
-            self._room_refused = -1
         else:
             self._running.remove(job)
             self._release(job, job.table)
@@ -112,11 +110,11 @@ class Scheduler:
     def schedule(self) -> list[Chunk]:
         """The chunks of the next step; empty only when idle."""
         assert not self._step, "a step is scheduled before the last one is committed"
-        preempted = self._grow_running()
+        self._grow_running()
         budget = self.limits.prefill_tokens
         for job in self._running:
             budget -= self._plan(job, budget)
-        while not preempted and budget > 0 and (admitted := self._admit_next()):
+        while budget > 0 and (admitted := self._admit_next()):
             budget -= self._plan(admitted, budget)
         return list(self._step)
 
@@ -165,20 +163,19 @@ class Scheduler:
             totals=msgspec.structs.replace(self._totals),
         )
 
-    def _grow_running(self) -> bool:
-        """See that every running job has a block for its next token; whether jobs had to be preempted for it.
+    def _grow_running(self) -> None:
+        """See that every running job has a block for its next token, if need be by preempting those admitted last.
 
-        It ends: the job admitted first can have all blocks of the cache, and ``check`` saw that those suffice.
+        It ends: the job admitted first can have all blocks of the cache, and ``check`` saw that those suffice. What
+        one job gives up another takes, so the preempted one cannot be admitted again in the same step.
         """
-        preempted, index = False, 0
+        index = 0
         while index < len(self._running):
             job = self._running[index]
             if self._cache.grow(_table(job), length=len(job.tokens)):
                 index += 1
             else:
                 self._preempt(self._running[-1])
-                preempted = True
-        return preempted
 
     def _preempt(self, job: Job) -> None:
         self._running.remove(job)
@@ -187,7 +184,6 @@ class Scheduler:
         job.requeue()
         self._pending_prefill += job.pending_prefill
         self._waiting.appendleft(job)
-        self._room_refused = -1
         self._totals.preemptions += 1
 
     def _plan(self, job: Job, budget: int) -> int:
@@ -206,17 +202,16 @@ class Scheduler:
         """
         if not self._waiting or len(self._running) >= self.limits.max_running:
             return None
-        room = self._cache.available_blocks - len(self._running)
-        if room <= self._room_refused:
-            return None
         job = self._waiting[0]
-        table = self._cache.open(
-            job.tokens[:-1], job.namespace
-        )  # the last token is always computed: it is sampled from
+        room = self._cache.available_blocks - len(self._running)
+        if room <= job.room_refused:
+            return None
+        known = job.tokens[:-1]  # the last one is computed in any case: the next is sampled from it
+        table = self._cache.open(known, job.namespace)
         needed = self._geometry.blocks_for(len(job.tokens)) - len(table.blocks)
         if needed > self._cache.available_blocks - len(self._running):
             self._cache.close(table)
-            self._room_refused = room
+            job.room_refused = room
             return None
         grown = self._cache.grow(table, length=len(job.tokens))
         assert grown, f"{needed} blocks were counted as available and could not be had"
@@ -231,7 +226,6 @@ class Scheduler:
         job.start(table, cached=cached)
         self._running.append(job)
         self._pending_prefill -= cached
-        self._room_refused = -1
 
     def _computed(self, job: Job, count: int) -> None:
         prefilled = min(job.pending_prefill, count)

@@ -60,6 +60,11 @@ class Node:
         """The name of the last block: the parent of whatever follows. ``None`` at the root."""
         return None if self.parent is None else block_name(self.digests[-1])
 
+    def path_blocks(self) -> list[int]:
+        """The blocks from the root to the end of this node."""
+        above = [] if self.parent is None else self.parent.path_blocks()
+        return above + self.blocks
+
     def split(self, count: int, *, width: int) -> Node:
         """Move the first ``count`` blocks into a new parent between this node and its old parent, and return it.
 

@@ -99,7 +99,12 @@ class PrefixCache:
         return self._tree.held_events()
 
     def check_invariants(self, tables: Iterable[BlockTable]) -> None:
-        """Assert that every block is free, in the tree, or in exactly one of the open ``tables``."""
+        """Assert that every block is free, in the tree, or private to exactly one of the open ``tables``."""
         self._tree.check_invariants()
-        private = [block for table in tables for block in table.blocks[table.shared :]]
+        private = []
+        for table in tables:
+            assert table.blocks[: table.shared] == table.node.path_blocks(), (
+                "a table's shared blocks are not the tree's"
+            )
+            private += table.blocks[table.shared :]
         self._allocator.check_invariants(held=private + self._tree.blocks())
