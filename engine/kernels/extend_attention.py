@@ -36,8 +36,8 @@ def extend_attention(
         return torch.zeros_like(queries), queries.new_full((tokens, heads), float("-inf"))
     page_size, kv_heads = keys.shape[1:3]
     table = table[: -(-longest // page_size)]
-    keys = keys[table].flatten(0, 1)[:longest]  # [longest, kv_heads, head_dim]
-    values = values[table].flatten(0, 1)[:longest]
+    keys = keys.index_select(0, table).flatten(0, 1)[:longest]  # [longest, kv_heads, head_dim]
+    values = values.index_select(0, table).flatten(0, 1)[:longest]
 
     grouped = (queries * head_dim**-0.5).view(tokens, kv_heads, heads // kv_heads, head_dim)
     scores = grouped.permute(1, 2, 0, 3).flatten(1, 2) @ keys.permute(1, 2, 0)  # [kv_heads, group * tokens, longest]

@@ -66,8 +66,8 @@ class Attention:
         Returns:
             ``[T, all heads, head_dim]``.
         """
-        own = placement.own
-        self._pool.store(layer, slots=placement.slots, keys=keys[own], values=values[own])
+        keys, values = keys.index_select(0, placement.own), values.index_select(0, placement.own)
+        self._pool.store(layer, slots=placement.slots, keys=keys, values=values)
         partial = [self._attend(layer, queries, part, placement) for part in step.parts]
         return self._combine(self._group.all_gather(torch.cat(partial)))
 

@@ -32,7 +32,7 @@ class Llama:
         """Run all layers, storing keys and values; the final states ``[samples, hidden]`` of the sampled rows."""
         placement = self._attention.place(step)
         rotation = self._rope.at(step.positions)
-        hidden = self._weights.embedding[step.tokens]  # [T, hidden]
+        hidden = F.embedding(step.tokens, self._weights.embedding)  # [T, hidden]
         for index, layer in enumerate(self._weights.layers):
             hidden = hidden + self._attend(index, layer, hidden, rotation, step, placement)
             hidden = hidden + self._mlp(layer, hidden)

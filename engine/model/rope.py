@@ -22,7 +22,7 @@ class Rope:
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines for ``positions`` ``[T]``, each ``[T, 1, head_dim / 2]``."""
-        return self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
+        return self._cos.index_select(0, positions).unsqueeze(1), self._sin.index_select(0, positions).unsqueeze(1)
 
     def rotate(self, states: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
         """Turn ``states`` ``[T, heads, head_dim]`` by what ``at`` gave for their positions."""
