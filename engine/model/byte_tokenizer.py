@@ -22,7 +22,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["ASSISTANT", "BOS", "END", "EOS", "SYSTEM", "USER", "ByteTokenizer", "TokenizerError"]
+__all__ = ["ASSISTANT", "BOS", "END", "EOS", "SYSTEM", "USER", "ByteDecoder", "ByteTokenizer", "TokenizerError"]
 
 BOS, EOS, SYSTEM, USER, ASSISTANT, END = range(256, 262)
 
