@@ -249,13 +249,12 @@ def test_the_request_admitted_last_gives_its_blocks_up_and_still_answers_rightly
 
 
 def test_a_preempted_request_is_resumed_before_those_that_came_after_it() -> None:
-    engine = Engine(total_blocks=6)
-    for request_id in range(2):
+    engine = Engine(total_blocks=6, limits=Limits(context_length=99, max_running=2, max_waiting=9, prefill_tokens=99))
+    for request_id in range(3):
         engine.add(request_id, tokens_of(request_id + 1, loose=1), new=4 * WIDTH)
     while engine.scheduler.load().totals.preemptions == 0:
         engine.step()
     engine.steps.clear()
-    engine.add(2, [7], new=3 * WIDTH)
     engine.run()
     first_seen: dict[int, int] = {}
     for number, step in enumerate(engine.steps):
