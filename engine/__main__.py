@@ -44,7 +44,7 @@ class StartError(RuntimeError):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the process until it is told to end: its exit status."""
     config = parse_flags(sys.argv[1:] if argv is None else argv)
-    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _log_to_stderr(config.log_level)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             complaint = runner.run(_serve(config))
@@ -54,6 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     print(f"{PROGRAM}: error: {' '.join(complaint.split())}", file=sys.stderr)
     return 1
+
+
+def _log_to_stderr(level: str) -> None:
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Its errors are traces of bytes that are no HTTP, which any client can send; our handlers' own are logged by us.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -77,7 +77,7 @@ class Exchange:
             ApiError: 503 where the engine died, 500 where it could not go on with a prompt.
         """
         while self._open:
-            for index, output in await self._box.take():
+            for index, output in (await self._box.take()).items():
                 ticket = self._open.get(index)
                 if ticket is not None:  # else it ended by a stop text, and the engine had computed on
                     yield Piece(ticket.answer, self._feed(ticket, output))

@@ -7,29 +7,39 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
+
 from engine.request import Output
 
 __all__ = ["Mailbox", "Mailroom"]
 
 
 class Mailbox:
-    """Outputs of one HTTP request's prompts, read by its handler. Bounded by the tokens those prompts may yield."""
+    """What has come for one HTTP request and was not read yet: one output for each of its prompts at most.
+
+    Outputs of one prompt that wait together become one, so a slow reader gets fewer and larger ones.
+    """
 
     def __init__(self) -> None:
-        self._letters: list[tuple[int, Output]] = []
+        self._letters: dict[int, Output] = {}
         self._arrived = asyncio.Event()
 
     def put(self, index: int, output: Output) -> None:
         """Add an output of prompt ``index``; event loop's thread only."""
-        self._letters.append((index, output))
+        waiting = self._letters.get(index)
+        self._letters[index] = output if waiting is None else _joined(waiting, output)
         self._arrived.set()
 
-    async def take(self) -> list[tuple[int, Output]]:
-        """Everything that has arrived since the last call, at least one output, in order."""
+    async def take(self) -> dict[int, Output]:
+        """What has arrived since the last call, by prompt; for one prompt at least."""
         await self._arrived.wait()
         self._arrived.clear()
-        letters, self._letters = self._letters, []
+        letters, self._letters = self._letters, {}
         return letters
+
+
+def _joined(earlier: Output, later: Output) -> Output:
+    return msgspec.structs.replace(later, token_ids=earlier.token_ids + later.token_ids)
 
 
 class Mailroom:

@@ -1,0 +1,193 @@
+"""Clients that leave, queues that fill, engines that die: what is freed, and what is said to whom."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+
+import aiohttp
+import pytest
+from engine_client import Client
+from engine_process import SMALL, EngineProcess
+
+from engine.config import EngineConfig
+from engine.loop import EngineLoop
+from engine.runner.base import Chunk
+from engine.runner.sim_runner import SimRunner, SimTiming
+from engine.scheduler import Limits, Scheduler
+from engine.server.http_server import HttpServer
+from engine.server.lanes import Lane
+from engine.server.mailroom import Mailroom
+from engine.server.replica import Replica
+
+COMPLETIONS = "/v1/completions"
+SLOW_SIM = ("--model-path", "sim", "--sim-step-us", "20000", "--chunked-prefill-size", "10", *SMALL)
+SLOW_PROMPT = [7] * 2000  # 200 steps of 20 ms: a prefill of 4 s
+
+
+@pytest.fixture(scope="module")
+def slow_sim() -> Iterator[EngineProcess]:
+    flags = ("--max-running-requests", "1", "--max-queued-requests", "1")
+    with EngineProcess(*SLOW_SIM, *flags) as process:
+        yield process.wait_ready()
+
+
+@pytest.fixture
+def slow(http: aiohttp.ClientSession, slow_sim: EngineProcess) -> Client:
+    return Client(http, slow_sim.url)
+
+
+async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float) -> float:
+    """Ask again until it holds: how long it took."""
+    started = time.monotonic()
+    async with asyncio.timeout(seconds):
+        while not await condition():  # noqa: ASYNC110 - over HTTP there is no event to wait for
+            await asyncio.sleep(0.01)
+    return time.monotonic() - started
+
+
+async def busy(client: Client) -> int:
+    _, answer = await client.get("/v1/loads")
+    load = answer["loads"][0]
+    return int(load["num_running_reqs"] + load["num_waiting_reqs"])
+
+
+async def is_busy(client: Client) -> bool:
+    return await busy(client) > 0
+
+
+async def is_idle(client: Client) -> bool:
+    return await busy(client) == 0
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_client_that_leaves_in_the_prefill_frees_its_request_within_a_second(
+    slow: Client, stream: bool
+) -> None:
+    body = {"prompt": SLOW_PROMPT, "max_tokens": 2, "stream": stream}
+    request = asyncio.create_task(slow.post(COMPLETIONS, body))
+    await until(lambda: is_busy(slow), seconds=5)
+    request.cancel()
+    assert await until(lambda: is_idle(slow), seconds=5) < 1
+
+
+async def test_a_client_that_leaves_in_the_middle_of_a_stream_frees_its_request(slow: Client) -> None:
+    body = {"prompt": "short", "max_tokens": 1000, "stream": True}
+    async with slow.session.post(slow.url + COMPLETIONS, json=body) as response:
+        await response.content.readuntil(b"\n\n")
+        assert await busy(slow) == 1
+    assert await until(lambda: is_idle(slow), seconds=5) < 1
+
+
+async def test_clients_that_leave_are_no_errors(slow: Client, slow_sim: EngineProcess) -> None:
+    for max_tokens in (5, 1000):
+        body = {"prompt": "short", "max_tokens": max_tokens, "stream": True}
+        async with slow.session.post(slow.url + COMPLETIONS, json=body) as response:
+            await response.content.readuntil(b"\n\n")
+    await until(lambda: is_idle(slow), seconds=5)
+    assert slow_sim.stderr == ""
+
+
+async def test_a_client_that_leaves_frees_all_prompts_of_its_batch(http: aiohttp.ClientSession) -> None:
+    with EngineProcess(*SLOW_SIM) as process:
+        client = Client(http, process.wait_ready().url)
+        request = asyncio.create_task(client.post(COMPLETIONS, {"prompt": [SLOW_PROMPT] * 5, "max_tokens": 2}))
+        await until(lambda: is_busy(client), seconds=5)
+        request.cancel()
+        assert await until(lambda: is_idle(client), seconds=5) < 1
+
+
+async def test_a_full_engine_refuses_with_503_and_says_when_to_come_back(slow: Client) -> None:
+    body = {"prompt": SLOW_PROMPT, "max_tokens": 2}
+    requests = [asyncio.create_task(slow.post(COMPLETIONS, body)) for _ in range(2)]
+    await until(lambda: _has(slow, 2), seconds=5)
+    async with slow.session.post(slow.url + COMPLETIONS, json=body) as response:
+        answer = await response.json()
+        assert response.status == 503
+        assert response.headers["Retry-After"] == "1"
+    assert answer["error"]["code"] == "overloaded"
+    for request in requests:
+        request.cancel()
+    await until(lambda: is_idle(slow), seconds=5)
+    assert (await slow.post(COMPLETIONS, {"prompt": "short", "max_tokens": 1}))[0] == 200
+
+
+async def _has(client: Client, count: int) -> bool:
+    return await busy(client) == count
+
+
+async def test_a_busy_cache_is_not_flushed(slow: Client) -> None:
+    request = asyncio.create_task(slow.post(COMPLETIONS, {"prompt": SLOW_PROMPT, "max_tokens": 2}))
+    await until(lambda: is_busy(slow), seconds=5)
+    status, answer = await slow.get("/flush_cache")
+    request.cancel()
+    assert status == 400
+    assert "running or waiting" in answer["error"]["message"]
+    await until(lambda: is_idle(slow), seconds=5)
+
+
+class FailingRunner(SimRunner):
+    """Fails at a given step: a GPU that dies."""
+
+    def __init__(self, *, steps: int, config: EngineConfig) -> None:
+        super().__init__(timing=config.sim, geometry=config.geometry)
+        self._left = steps
+
+    def run(self, chunks: Sequence[Chunk]) -> list[int | None]:
+        if self._left == 0:
+            raise RuntimeError("the device is gone")
+        self._left -= 1
+        return super().run(chunks)
+
+
+@pytest.fixture
+async def dying(http: aiohttp.ClientSession) -> AsyncIterator[Client]:
+    """A replica in this process whose fourth step fails."""
+    config = EngineConfig(
+        model_path="sim", sim=SimTiming(step_us=1000, prefill_us_per_token=0, decode_us_per_sequence=0)
+    )
+    limits = Limits(context_length=100, max_running=8, max_waiting=8, prefill_tokens=100)
+    scheduler = Scheduler(geometry=config.geometry, total_blocks=100, limits=limits)
+    loop = EngineLoop(scheduler=scheduler, runner=FailingRunner(steps=3, config=config), publish=lambda events: None)
+    loop.start()
+    mailroom = Mailroom(asyncio.get_running_loop())
+    server = HttpServer(Replica(config, lanes=[Lane(loop, dp_rank=0, events=None)], mailroom=mailroom, events=None))
+    try:
+        yield Client(http, await server.listen(host="127.0.0.1", port=0))
+    finally:
+        await server.close()
+        loop.close()
+
+
+async def test_an_engine_that_dies_gives_503_to_who_waits_and_to_who_comes(dying: Client) -> None:
+    for _ in range(2):
+        status, answer = await dying.post(COMPLETIONS, {"prompt": "x", "max_tokens": 50})
+        assert status == 503
+        assert answer["error"]["code"] == "engine_dead"
+        assert "the device is gone" in answer["error"]["message"]
+    for path in ("/health", "/ready", "/health_generate", "/kv_blocks", "/flush_cache"):
+        assert (await dying.get(path))[0] == 503, path
+    assert (await dying.get("/server_info"))[0] == 200
+
+
+async def test_an_engine_that_dies_in_the_middle_of_a_stream_ends_it_with_an_error_event(dying: Client) -> None:
+    body = {"prompt": "x", "max_tokens": 50, "stream": True}
+    async with dying.session.post(dying.url + COMPLETIONS, json=body) as response:
+        assert response.status == 200
+        events = (await response.text()).split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    error = json.loads(events[-3].removeprefix("data: "))["error"]
+    assert "the device is gone" in error["message"]
+    assert sum(len(json.loads(event.removeprefix("data: "))["choices"][0]["text"]) for event in events[:-3]) == 3
+
+
+async def test_a_body_that_never_ends_is_given_up(dying: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.server.bodies._BODY_SECONDS", 0.05)
+    host, port = dying.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{".encode())
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 408 ")
