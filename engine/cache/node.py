@@ -62,8 +62,11 @@ class Node:
 
     def path_blocks(self) -> list[int]:
         """The blocks from the root to the end of this node."""
-        above = [] if self.parent is None else self.parent.path_blocks()
-        return above + self.blocks
+        runs, node = [self.blocks], self
+        while node.parent is not None:
+            node = node.parent
+            runs.append(node.blocks)
+        return [block for run in reversed(runs) for block in run]
 
     def split(self, count: int, *, width: int) -> Node:
         """Move the first ``count`` blocks into a new parent between this node and its old parent, and return it.
