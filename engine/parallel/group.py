@@ -31,3 +31,10 @@ class Group(Protocol):
         ``tensor`` must stay unchanged until the next collective.
         """
         ...
+
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        """The sum of everybody's ``tensor``, the same to the last bit on every rank; a tensor of its own.
+
+        ``tensor`` must stay unchanged until the next collective.
+        """
+        ...

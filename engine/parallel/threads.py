@@ -161,3 +161,10 @@ class _ThreadGroup:
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         return torch.stack(self._exchange.swap(self.rank, tensor))
+
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        first, *others = self._exchange.swap(self.rank, tensor)
+        total = first.clone()
+        for other in others:  # in rank order, so that all ranks round alike
+            total += other
+        return total

@@ -86,6 +86,27 @@ def test_all_gather_gives_every_rank_everybodys_tensor_in_rank_order(size: int) 
     world.close()
 
 
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_all_reduce_gives_every_rank_the_same_sum_and_leaves_its_tensor_alone(size: int) -> None:
+    def build(group: Group) -> Callable[[int], list[tuple[list[float], bool]]]:
+        def work(seed: int) -> list[tuple[list[float], bool]]:
+            own = torch.rand(7, generator=torch.Generator().manual_seed(seed + group.rank))
+            before = own.clone()
+            totals = [group.all_reduce(own) for _ in range(50)]
+            return [(total.tolist(), torch.equal(own, before)) for total in totals]
+
+        return work
+
+    world = ThreadWorld(size=size, build=build)
+    own = [torch.rand(7, generator=torch.Generator().manual_seed(3 + rank)) for rank in range(size)]
+    answers = world.call(3)
+    assert answers == [answers[0]] * size
+    for total, unchanged in answers[0]:
+        assert unchanged
+        torch.testing.assert_close(torch.tensor(total), torch.stack(own).sum(0))
+    world.close()
+
+
 def test_ranks_run_in_inference_mode_on_threads_of_their_own() -> None:
     def work(_: int) -> tuple[bool, str]:
         return torch.is_inference_mode_enabled(), threading.current_thread().name
