@@ -19,7 +19,7 @@ class HeldFrames:
         self._most_bytes = most_bytes
         self._frames: list[Frame] = []
         self._bytes = 0
-        self._covered = 0
+        self.covered = 0
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -35,10 +35,15 @@ class HeldFrames:
 
     def mark(self) -> None:
         """A replay is asked for now."""
-        self._covered = len(self._frames)
+        self.covered = len(self._frames)
+
+    def drop(self) -> None:
+        """Drop everything held."""
+        self.dropped += len(self._frames)
+        self.take()
 
     def take(self) -> tuple[list[Frame], list[Frame]]:
         """Hand out everything: the covered frames, and the later ones."""
-        frames, covered = self._frames, self._covered
-        self._frames, self._bytes, self._covered = [], 0, 0
+        frames, covered = self._frames, self.covered
+        self._frames, self._bytes, self.covered = [], 0, 0
         return frames[:covered], frames[covered:]

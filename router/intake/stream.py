@@ -115,9 +115,11 @@ class LaneStream:
         """The subscription stands, for the first time or again: learn what went before, or verify what is held."""
         self._joined = True
         if self._purpose is not None:
+            # What waits may come from before the connection broke, so from another engine. Replays bring it again.
+            self._held.drop()
             self._check_later = True
             return []
-        return self.check()
+        return self._ask(_Purpose.VERIFY) if self._can_replay else []
 
     def check(self) -> list[Action]:
         """Ask whether the last batch applied is still the engine's; for everything, where trust is lost."""
@@ -143,8 +145,13 @@ class LaneStream:
         if self._seen(frame, before):
             self._counts["duplicates"] += 1
             return []
-        actions = self._start_over()
-        return actions + (self._gap(frame, may_ask=may_ask) if frame.seq else self._apply(frame))
+        return self._start_over() + self._first_of_restarted(frame, may_ask=may_ask)
+
+    def _first_of_restarted(self, frame: Frame, *, may_ask: bool) -> list[Action]:
+        """The first batch seen of a restarted engine. A replay shows that it is no straggler of the engine before."""
+        if frame.seq:
+            return self._gap(frame, may_ask=may_ask)
+        return self._apply(frame) + (self._ask(_Purpose.RECOVER) if may_ask else [])
 
     def _seen(self, frame: Frame, last_live: int) -> bool:
         """Whether a number that is not new stands for the batch it stood for: here, or inside a snapshot."""
@@ -222,7 +229,7 @@ class LaneStream:
 
     def _nothing_known(self) -> list[Action]:
         """A replay of everything brought nothing: a new engine, or a log that is of no use."""
-        if len(self._held):
+        if self._held.covered:
             self._distrust("the replay endpoint has no batches, but live ones arrive")
         elif self._purpose is _Purpose.HISTORY:
             self._known_from = 0
@@ -249,7 +256,7 @@ class LaneStream:
             actions += self._hold_or_take(frame)
         if self._check_later and self._purpose is None:
             self._check_later = False
-            actions += self.check()
+            actions += self._ask(_Purpose.VERIFY)
         return actions
 
     def _hold_or_take(self, frame: Frame) -> list[Action]:
