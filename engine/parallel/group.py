@@ -38,3 +38,10 @@ class Group(Protocol):
         ``tensor`` must stay unchanged until the next collective.
         """
         ...
+
+    def subgroup(self, *, size: int) -> Group:
+        """The run of ``size`` neighbouring ranks that this rank is in, as a group of its own; ``size`` divides.
+
+        Every rank of this group asks for the same subgroups in the same order.
+        """
+        ...

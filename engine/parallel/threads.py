@@ -42,7 +42,7 @@ class ThreadWorld(Generic[Task, Result]):
     def __init__(
         self, *, size: int, build: Callable[[Group], Callable[[Task], Result]], timeout: float = 120.0
     ) -> None:
-        self._exchange = _Exchange(size=size, timeout=timeout)
+        self._exchanges = _Exchanges(timeout=timeout)
         self._inboxes: list[SimpleQueue[Task | None]] = [SimpleQueue() for _ in range(size)]
         self._reports: SimpleQueue[_Report[Result]] = SimpleQueue()
         self._failure: RankFailedError | None = None
@@ -93,10 +93,10 @@ class ThreadWorld(Generic[Task, Result]):
         """A rank's whole life. Whatever it raises is handed to the caller, and frees the ranks that wait for it."""
         try:
             with torch.inference_mode():  # a setting of the thread, not of the process
-                self._serve(rank, build(_ThreadGroup(rank, self._exchange)))
+                self._serve(rank, build(_ThreadGroup(rank, range(len(self._threads)), self._exchanges)))
         except BaseException as error:
             self._reports.put(_Report(rank, error=error))
-            self._exchange.abort()
+            self._exchanges.abort()
 
     def _serve(self, rank: int, work: Callable[[Task], Result]) -> None:
         self._reports.put(_Report(rank))
@@ -118,14 +118,15 @@ def _failure(rank: int, error: BaseException) -> RankFailedError:
 
 
 class _Exchange:
-    """Where ranks leave tensors for each other.
+    """Where ``members`` leave tensors for each other.
 
     One barrier a collective is enough, because two rows of slots alternate: a rank can only overwrite the row of
     collective ``n`` in ``n + 2``, after a barrier that everybody enters having read row ``n``.
     """
 
-    def __init__(self, *, size: int, timeout: float) -> None:
-        self.size = size
+    def __init__(self, members: range, *, timeout: float) -> None:
+        size = len(members)
+        self._members = members
         self._timeout = timeout
         self._barrier = threading.Barrier(size)
         self._rows: tuple[list[Tensor | None], list[Tensor | None]] = ([None] * size, [None] * size)
@@ -147,17 +148,50 @@ class _Exchange:
         self._barrier.abort()
 
     def _abandoned(self, collective: int) -> TimeoutError:
-        missing = [rank for rank, arrivals in enumerate(self._arrivals) if arrivals < collective]
+        missing = [rank for rank, arrivals in zip(self._members, self._arrivals, strict=True) if arrivals < collective]
         return TimeoutError(f"ranks {missing} did not reach collective {collective} within {self._timeout} s")
 
 
-class _ThreadGroup:
-    """One rank's end of the exchange."""
+class _Exchanges:
+    """The exchanges of a world: one for all ranks, and one for each subgroup that somebody asked for."""
 
-    def __init__(self, rank: int, exchange: _Exchange) -> None:
+    def __init__(self, *, timeout: float) -> None:
+        self._timeout = timeout
+        self._made: dict[range, _Exchange] = {}
+        self._aborted = False
+        self._lock = threading.Lock()
+
+    def of(self, members: range) -> _Exchange:
+        """The one that these ranks share."""
+        with self._lock:
+            if members not in self._made:
+                self._made[members] = _Exchange(members, timeout=self._timeout)
+                if self._aborted:
+                    self._made[members].abort()
+            return self._made[members]
+
+    def abort(self) -> None:
+        """Free all ranks that wait in any of them, now and later."""
+        with self._lock:
+            self._aborted = True
+            for exchange in self._made.values():
+                exchange.abort()
+
+
+class _ThreadGroup:
+    """One rank's end of an exchange; ``members`` are ranks of the world, ``rank`` is this one's place among them."""
+
+    def __init__(self, rank: int, members: range, exchanges: _Exchanges) -> None:
         self.rank = rank
-        self.size = exchange.size
-        self._exchange = exchange
+        self.size = len(members)
+        self._members = members
+        self._exchanges = exchanges
+        self._exchange = exchanges.of(members)
+
+    def subgroup(self, *, size: int) -> _ThreadGroup:
+        assert self.size % size == 0, f"{self.size} ranks do not make groups of {size}"
+        first = self.rank - self.rank % size
+        return _ThreadGroup(self.rank - first, self._members[first : first + size], self._exchanges)
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         return torch.stack(self._exchange.swap(self.rank, tensor))

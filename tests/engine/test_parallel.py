@@ -107,6 +107,48 @@ def test_all_reduce_gives_every_rank_the_same_sum_and_leaves_its_tensor_alone(si
     world.close()
 
 
+def test_subgroups_are_runs_of_neighbours_that_exchange_among_themselves() -> None:
+    def build(group: Group) -> Callable[[int], list[object]]:
+        pair = group.subgroup(size=2)
+        alone = pair.subgroup(size=1)
+
+        def work(rounds: int) -> list[object]:
+            own = torch.tensor(group.rank)
+            for _ in range(rounds):
+                gathered = pair.all_gather(own).tolist()
+                total = int(group.all_reduce(own))
+            return [pair.rank, pair.size, gathered, total, alone.all_gather(own).tolist()]
+
+        return work
+
+    world = ThreadWorld(size=4, build=build)
+    assert world.call(50) == [
+        [0, 2, [0, 1], 6, [0]],
+        [1, 2, [0, 1], 6, [1]],
+        [0, 2, [2, 3], 6, [2]],
+        [1, 2, [2, 3], 6, [3]],
+    ]
+    world.close()
+
+
+def test_a_rank_that_fails_frees_the_ranks_that_wait_in_a_subgroup() -> None:
+    def build(group: Group) -> Work:
+        pair = group.subgroup(size=2)
+
+        def work(task: int) -> int:
+            if group.rank == 3:
+                raise ZeroDivisionError("not with me")
+            return int(pair.all_gather(torch.tensor(task)).sum())
+
+        return work
+
+    world = ThreadWorld(size=4, build=build)
+    with pytest.raises(RankFailedError, match=r"^rank 3 failed"):
+        world.call(1)
+    world.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rank-")]
+
+
 def test_ranks_run_in_inference_mode_on_threads_of_their_own() -> None:
     def work(_: int) -> tuple[bool, str]:
         return torch.is_inference_mode_enabled(), threading.current_thread().name
