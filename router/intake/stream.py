@@ -242,10 +242,11 @@ class LaneStream:
         if self._purpose is None:
             return []
         self._counts["replay_failures"] += 1
-        self._distrust(why)
         self._purpose, self._other_engine = None, False
         covered, later = self._held.take()
-        return [action for frame in covered + later for action in self._take(frame, may_ask=False)]
+        actions = [action for frame in covered + later for action in self._take(frame, may_ask=False)]
+        self._distrust(why)
+        return actions
 
     def _resume(self) -> list[Action]:
         """Back to live batches: those that waited first."""

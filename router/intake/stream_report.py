@@ -61,7 +61,7 @@ class SubscriberLimits(msgspec.Struct, frozen=True, kw_only=True):
     ``recover``, doubled each time up to ``recover_most``.
     """
 
-    reply_deadline: float = 3.0
+    reply_deadline: float = 2.0
     attempts: int = 2
     backoff: float = 0.25
     settle: float = 0.25
