@@ -6,14 +6,16 @@ rarer things: a key held more than once (in two tiers, or under two engine hashe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from contract.events import Tier
 from router.intake.holders import Holders
 
 __all__ = ["Claims"]
 
-_TIER_ORDER = (Tier.CPU, Tier.DISK, Tier.EXTERNAL)
+# Plain strings: an enum member costs a look-up in Python at every use, and this is once a block.
+_GPU = Tier.GPU.value
+_TIER_ORDER = (Tier.CPU.value, Tier.DISK.value, Tier.EXTERNAL.value)
 
 
 class Claims:
@@ -25,18 +27,21 @@ class Claims:
         self._again: dict[int, int] = {}
         self._cold: dict[str, dict[int, int]] = {}
 
-    def add(self, key: int, tier: str) -> None:
-        """The lane holds the key once more."""
-        mask = self._holders.masks.get(key)
-        if mask is None:
-            self._holders.masks[key] = self.bit
-        elif mask & self.bit:
-            self._again[key] = self._again.get(key, 0) + 1
-        else:
-            self._holders.share(key, self.bit)
-        if tier != Tier.GPU:
+    def add(self, keys: Sequence[int], tier: str) -> None:
+        """The lane holds each of the keys once more."""
+        masks, bit = self._holders.masks, self.bit
+        for key in keys:
+            mask = masks.get(key)
+            if mask is None:
+                masks[key] = bit
+            elif mask & bit:
+                self._again[key] = self._again.get(key, 0) + 1
+            else:
+                self._holders.share(key, bit)
+        if keys and tier != _GPU:
             counts = self._cold.setdefault(tier, {})
-            counts[key] = counts.get(key, 0) + 1
+            for key in keys:
+                counts[key] = counts.get(key, 0) + 1
 
     def remove(self, key: int, tier: str) -> None:
         """The lane holds the key once less."""
@@ -44,7 +49,7 @@ class Claims:
             _decrement(self._again, key)
         else:
             self._holders.release(key, self.bit)
-        if tier != Tier.GPU:
+        if tier != _GPU:
             counts = self._cold[tier]
             _decrement(counts, key)
             if not counts:
@@ -53,8 +58,8 @@ class Claims:
     def tiers(self, keys: Iterable[int], count: int) -> dict[str, int]:
         """Of ``count`` keys that the lane holds: how many have each tier as their best, fastest first."""
         if not self._cold:
-            return {Tier.GPU.value: count} if count else {}
-        order = [tier.value for tier in _TIER_ORDER if tier in self._cold]
+            return {_GPU: count} if count else {}
+        order = [tier for tier in _TIER_ORDER if tier in self._cold]
         order += sorted(self._cold.keys() - set(order))
         best: dict[str, int] = {}
         for _, key in zip(range(count), keys, strict=False):
@@ -65,7 +70,7 @@ class Claims:
     def _best_tier(self, key: int, order: list[str]) -> str:
         cold = sum(counts.get(key, 0) for counts in self._cold.values())
         if cold <= self._again.get(key, 0):
-            return Tier.GPU.value
+            return _GPU
         return next(tier for tier in order if key in self._cold[tier])
 
     def check_invariants(self, expected: dict[int, list[str]]) -> None:
@@ -77,7 +82,7 @@ class Claims:
         cold: dict[str, dict[int, int]] = {}
         for key, tiers in expected.items():
             for tier in tiers:
-                if tier != Tier.GPU:
+                if tier != _GPU:
                     cold.setdefault(tier, {})[key] = tiers.count(tier)
         assert self._cold == cold, "keys outside the GPU are miscounted"
 

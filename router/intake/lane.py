@@ -60,7 +60,7 @@ class LaneBlocks:
         """
         if self._groups.learn(event):
             self._regroup()
-        pool = self._pool(tier_of(event.medium) or Tier.GPU.value, event.group_idx)
+        pool = self._pool(str(tier_of(event.medium) or Tier.GPU), event.group_idx)
         counted = self._counts_copies(pool, event)
         if not pool.decides:
             self._hold_unkeyed(pool, event, counted=counted, why="foreign_group")
@@ -75,8 +75,10 @@ class LaneBlocks:
         """Drop one copy of each block, in the tier named or in every tier; what is not held is counted."""
         pools = self._named_by(event)
         for name in event.block_hashes:
-            dropped = sum(self._drop(pool, name) for pool in pools)
-            self._unknown_removals += not dropped
+            held = False
+            for pool in pools:
+                held |= self._drop(pool, name)
+            self._unknown_removals += not held
 
     def clear(self) -> None:
         """Drop everything held and remembered; the same engine goes on, so its counts and groups stay."""
@@ -152,13 +154,14 @@ class LaneBlocks:
         return keys if len(keys) == len(names) else None
 
     def _place(self, pool: Pool, names: Sequence[BlockHash], keys: Sequence[int], *, counted: bool) -> None:
-        held, claim, tier = pool.keys, self.claims.add, pool.tier
+        held, new = pool.keys, []
         for name, key in zip(names, keys, strict=True):
             if name not in held:
                 held[name] = key
-                claim(key, tier)
+                new.append(key)
             elif counted:
                 pool.add_copy(name)
+        self.claims.add(new, pool.tier)
         if len(self._orphans) or any(other.loose for other in self._pools.values()):
             for name, key in zip(names, keys, strict=True):
                 self._settle(name, key)
@@ -174,7 +177,7 @@ class LaneBlocks:
             if name in pool.loose:
                 pool.loose.discard(name)
                 pool.keys[name] = key
-                self.claims.add(key, pool.tier)
+                self.claims.add([key], pool.tier)
 
     def _park(self, pool: Pool, event: BlockStored, extras: Sequence[object] | None, *, counted: bool) -> None:
         """Hold a store whose parent is unknown: each block waits for the one before it, unless its key is known."""
@@ -207,7 +210,7 @@ class LaneBlocks:
             key = self._key_of(name) if pool.decides else None
             pool.keys[name] = key
             if key is not None:
-                self.claims.add(key, pool.tier)
+                self.claims.add([key], pool.tier)
             elif pool.decides:
                 pool.loose.add(name)
 
