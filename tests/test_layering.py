@@ -29,8 +29,8 @@ FENCES: dict[str, tuple[str, ...]] = {
     "zmq": ("publisher.transport", "router.intake.subscriber"),
     "torch": ("engine.*",),
     "triton": ("engine.kernels.*",),
-    "aiohttp": ("engine.server*", "engine.__main__", "router.front*", "router.fleet*", "router.choice*", "bench.*"),
-    "prometheus_client": ("engine.server*", "router.front*"),
+    "aiohttp": ("engine.server*", "router.service", "router.front*", "router.fleet*", "router.choice*", "bench.*"),
+    "prometheus_client": ("engine.server*", "router.service", "router.front*"),
 }
 CONTRACT_LIBRARIES = {"msgspec", "xxhash"}
 WIDTH_HOME = "contract.geometry"
