@@ -96,7 +96,7 @@ def _to_sglang(event: Event) -> msgspec.Struct:
             return _SglangStored(
                 block_hashes=[_signed(raw) for raw in event.block_hashes],
                 parent_block_hash=None if event.parent_block_hash is None else _signed(event.parent_block_hash),
-                token_ids=_pairs(event.token_ids) if event.pairs else event.token_ids,
+                token_ids=_pairs(event.token_ids) if event.pairs else _plain(event.token_ids),
                 block_size=event.block_size,
                 lora_id=event.lora_id,
                 medium=event.medium,
@@ -118,7 +118,7 @@ def _to_vllm(event: Event) -> msgspec.Struct:
             return _VllmStored(
                 block_hashes=list(event.block_hashes),
                 parent_block_hash=event.parent_block_hash,
-                token_ids=event.token_ids,
+                token_ids=_plain(event.token_ids),
                 block_size=event.block_size,
                 lora_id=event.lora_id,
                 medium=event.medium,
@@ -143,6 +143,11 @@ def _to_vllm(event: Event) -> msgspec.Struct:
 def _signed(raw: BlockHash) -> BlockHash:
     """SGLang sends 64-bit hashes signed; anything wider is left for the encoder to refuse."""
     return raw - 2**64 if isinstance(raw, int) and 2**63 <= raw < 2**64 else raw
+
+
+def _plain(token_ids: Sequence[int]) -> list[int]:
+    """A list, which msgpack knows how to write; ranges and arrays of ids are as welcome."""
+    return token_ids if isinstance(token_ids, list) else list(token_ids)
 
 
 def _pairs(flat: Sequence[int]) -> list[tuple[int, int]]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import json
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,15 @@ def test_media_of_both_engines_name_the_same_tiers(medium: str, tier: str) -> No
 def test_an_unknown_medium_is_a_tier_of_its_own() -> None:
     assert tier_of("nixl-remote") == "nixl-remote"
     assert tier_of(None) is None
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_ids_may_come_in_any_sequence(dialect: Dialect) -> None:
+    for ids in (range(4), array("I", range(4)), (0, 1, 2, 3)):
+        event = BlockStored(block_hashes=[1, 2], parent_block_hash=None, token_ids=ids, block_size=2)
+        decoded = decode_batch(encode_batch([event], ts=0.0, dp_rank=0, dialect=dialect)).events[0]
+        assert isinstance(decoded, BlockStored)
+        assert decoded.token_ids == [0, 1, 2, 3]
 
 
 def test_what_a_wire_cannot_carry_is_refused() -> None:
