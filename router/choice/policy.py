@@ -56,9 +56,6 @@ class Choice(msgspec.Struct, frozen=True):
 class Policy(Protocol):
     """A rule. It may keep a turn counter; everything else it needs is in the call."""
 
-    needs_hits: bool
-    """Whether candidates must come with their matched tokens; a rule that ignores them saves the look-up."""
-
     def choose(self, candidates: Sequence[Candidate], *, busy: float, random: Random) -> Choice:
         """Pick one of at least one candidates; ``busy`` is the fleet's busy share in [0, 1]."""
         ...
@@ -72,8 +69,6 @@ def recomputation_price(busy: float) -> float:
 
 class KvAware:
     """Lowest cost in seconds; among near-equal costs the lane with the fewest requests, then chance."""
-
-    needs_hits = True
 
     def choose(self, candidates: Sequence[Candidate], *, busy: float, random: Random) -> Choice:
         """See the module."""
@@ -97,8 +92,6 @@ def _seconds(candidate: Candidate, price: float) -> Score:
 class RoundRobin:
     """Each lane in turn, whatever it holds."""
 
-    needs_hits = False
-
     def __init__(self) -> None:
         self._turn = 0
 
@@ -114,8 +107,6 @@ class RoundRobin:
 class UniformRandom:
     """Every lane with the same chance."""
 
-    needs_hits = False
-
     def choose(self, candidates: Sequence[Candidate], *, busy: float, random: Random) -> Choice:
         """All scores are 0."""
         return Choice(random.randrange(len(candidates)), [Score(0.0, {}) for _ in candidates])
@@ -123,8 +114,6 @@ class UniformRandom:
 
 class LeastLoaded:
     """Fewest requests in flight; chance among equals."""
-
-    needs_hits = False
 
     def choose(self, candidates: Sequence[Candidate], *, busy: float, random: Random) -> Choice:
         """``cost`` is the number of requests in flight."""
@@ -134,8 +123,6 @@ class LeastLoaded:
 
 class PowerOfTwo:
     """The less loaded of two lanes drawn at random."""
-
-    needs_hits = False
 
     def choose(self, candidates: Sequence[Candidate], *, busy: float, random: Random) -> Choice:
         """``cost`` is the number of requests in flight; the draw decides who is compared."""

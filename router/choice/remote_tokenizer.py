@@ -21,6 +21,7 @@ __all__ = ["RemoteTokenizer"]
 
 MAX_REMEMBERED = 4096
 MAX_REMEMBERED_IDS = 4_000_000
+MAX_BODY_BYTES = 1024 * 1024
 SILENCE_SECONDS = 10.0
 
 
@@ -40,8 +41,13 @@ class RemoteTokenizer:
         self.failures = 0
 
     async def ids(self, text: Text, *, url: str, model: str | None) -> list[int] | None:
-        """Ids of a text or a conversation as the replica at ``url`` has them; None where it does not say."""
+        """Ids of a text or a conversation as the replica at ``url`` has them; None where it does not say.
+
+        Texts above ``MAX_BODY_BYTES`` are not asked for: they would be sent twice, and wait for it.
+        """
         body = _body(text, model)
+        if len(body) > MAX_BODY_BYTES:
+            return None
         name = xxhash.xxh3_128_digest(body)
         if name in self._known:
             self._known.move_to_end(name)

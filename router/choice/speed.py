@@ -9,8 +9,6 @@ what its siblings are. Pure: times are handed in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 __all__ = ["FleetSpeed", "Line", "ReplicaSpeed"]
@@ -19,11 +17,17 @@ PRIOR_PACE = 1.0 / 8_000.0
 """Seconds per token before anything was seen: a mid-size model on one accelerator."""
 
 PRIOR_OVERHEAD = 0.005
-PRIOR_WEIGHT = 1.0
+PRIOR_WEIGHT = 0.1
+"""Of the prior against what the fleet has shown; one observation weighs 1."""
+
+FLEET_WEIGHT = 1.0
+"""Of the fleet's line against what one replica has shown."""
+
 MIN_REACH = 256.0
 HALF_LIFE = 60.0
 MIN_PACE = 1e-7
 MAX_PACE = 0.1
+MAX_AGE = 1.0
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -35,6 +39,9 @@ class Line(msgspec.Struct, frozen=True):
     def at(self, tokens: float) -> float:
         """Seconds to the first token behind that many tokens of prefill."""
         return self.overhead + self.pace * tokens
+
+
+PRIOR = Line(PRIOR_OVERHEAD, PRIOR_PACE)
 
 
 class _Moments:
@@ -59,19 +66,20 @@ class _Moments:
 
     @property
     def reach(self) -> float:
-        """How far out an anchor must sit to weigh like an observation: twice the mean, at least ``MIN_REACH``."""
+        """Twice the mean number of tokens, at least ``MIN_REACH``: where a point pulls like an observation."""
         return max(2.0 * self.x / self.weight, MIN_REACH) if self.weight > 1e-9 else MIN_REACH
 
-    def line(self, anchors: Iterable[tuple[float, float]]) -> Line:
-        """Least squares through the observations and the anchors, each anchor weighing ``PRIOR_WEIGHT``."""
+    def line(self, towards: Line, *, reach: float, pull: float) -> Line:
+        """Least squares through the observations and, weighing ``pull`` each, ``towards`` at 0 and at ``reach``."""
         weight, x, y, xx, xy = self.weight, self.x, self.y, self.xx, self.xy
-        for at, value in anchors:
-            weight += PRIOR_WEIGHT
-            x += PRIOR_WEIGHT * at
-            y += PRIOR_WEIGHT * value
-            xx += PRIOR_WEIGHT * at * at
-            xy += PRIOR_WEIGHT * at * value
-        pace = (weight * xy - x * y) / (weight * xx - x * x)  # two anchors apart: the divisor is never 0
+        for at in (0.0, reach):
+            value = towards.at(at)
+            weight += pull
+            x += pull * at
+            y += pull * value
+            xx += pull * at * at
+            xy += pull * at * value
+        pace = (weight * xy - x * y) / (weight * xx - x * x)  # two points apart: the divisor is never 0
         overhead = (y - pace * x) / weight
         if overhead < 0.0:
             overhead, pace = 0.0, xy / xx
@@ -83,7 +91,7 @@ class FleetSpeed:
 
     def __init__(self) -> None:
         self._moments = _Moments()
-        self.line = Line(PRIOR_OVERHEAD, PRIOR_PACE)
+        self.line = PRIOR
         self.reach = MIN_REACH
 
     def replica(self) -> ReplicaSpeed:
@@ -92,20 +100,20 @@ class FleetSpeed:
 
     def observe(self, *, tokens: int, seconds: float, now: float) -> None:
         """Take one observation in."""
-        prior = Line(PRIOR_OVERHEAD, PRIOR_PACE)
         self._moments.fade(now)
         self._moments.add(tokens, seconds)
         self.reach = self._moments.reach
-        self.line = self._moments.line([(at, prior.at(at)) for at in (0.0, self.reach)])
+        self.line = self._moments.line(PRIOR, reach=self.reach, pull=PRIOR_WEIGHT)
 
 
 class ReplicaSpeed:
-    """One replica's line; drawn anew at most once per observation or second."""
+    """One replica's line. Drawn anew whenever the fleet's has moved: one that nobody measures follows its siblings."""
 
     def __init__(self, fleet: FleetSpeed) -> None:
         self._fleet = fleet
         self._moments = _Moments()
-        self._line: Line | None = None
+        self._line = fleet.line
+        self._drawn_from: Line | None = None
         self._drawn_at = 0.0
 
     def observe(self, *, tokens: int, seconds: float, now: float) -> None:
@@ -113,13 +121,12 @@ class ReplicaSpeed:
         self._fleet.observe(tokens=tokens, seconds=seconds, now=now)
         self._moments.fade(now)
         self._moments.add(tokens, seconds)
-        self._line = None
 
     def line(self, now: float) -> Line:
         """What is known of this replica at ``now``."""
-        if self._line is None or now - self._drawn_at >= 1.0:
+        fleet = self._fleet
+        if self._drawn_from is not fleet.line or now - self._drawn_at >= MAX_AGE:
             self._moments.fade(now)
-            fleet = self._fleet
-            self._line = self._moments.line([(at, fleet.line.at(at)) for at in (0.0, fleet.reach)])
-            self._drawn_at = now
+            self._line = self._moments.line(fleet.line, reach=fleet.reach, pull=FLEET_WEIGHT)
+            self._drawn_from, self._drawn_at = fleet.line, now
         return self._line

@@ -19,6 +19,9 @@ from router.fleet.replica import Replica
 __all__ = ["Fleet"]
 
 _LOG = logging.getLogger(__name__)
+MIN_PAUSE = 0.02
+"""Between two looks, however many requests fail meanwhile."""
+
 IDENTIFY_EVERY = 10
 """Every so many probes are thorough: models come and go on a running engine."""
 
@@ -88,8 +91,9 @@ class Fleet:
                 self.watch_errors += 1
                 _LOG.exception("%s: the watch ran into an error", replica.url)
             looks += 1
+            await asyncio.sleep(MIN_PAUSE)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(look_now.wait(), self._interval)
+                await asyncio.wait_for(look_now.wait(), self._interval - MIN_PAUSE)
 
     async def _look(self, replica: Replica, *, thorough: bool) -> None:
         before, broken = replica.health.state, replica.health.broken

@@ -19,7 +19,7 @@ from router.front.headers import RANK_HEADER, for_client, for_engine
 from router.front.metrics import RequestMetrics, exposition
 from router.front.plan import Planner
 from router.front.relay import Relay
-from router.front.request import Route, named_model, parse_any, parse_request
+from router.front.request import Route, named_model, parse_any, parse_request, payload
 from router.front.views import explanation, fleet_view, model_list
 from router.intake.index import BlockIndex
 from router.replay import lane_record
@@ -125,7 +125,7 @@ class Api:
         url = self._planner.tokenizing_replica(named_model(body)).url
         try:
             async with self._session.post(
-                url + http.path_qs, data=body, headers=for_engine(http.headers), allow_redirects=False
+                url + http.path_qs, data=payload(body), headers=for_engine(http.headers), allow_redirects=False
             ) as upstream:
                 return web.Response(
                     body=await upstream.read(), status=upstream.status, headers=for_client(upstream.headers)

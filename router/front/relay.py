@@ -26,7 +26,7 @@ from router.front.exchange import Exchange
 from router.front.headers import RANK_HEADER, REPLICA_HEADER, Headers, for_client, for_engine
 from router.front.metrics import RequestMetrics
 from router.front.plan import Plan
-from router.front.request import Route, upstream_body
+from router.front.request import Route, payload, upstream_body
 from router.proof.report import read_report
 from router.proof.sse import EventTap
 
@@ -97,7 +97,7 @@ class Relay:
                 *(field for field in headers if field[0].lower() != RANK_HEADER.lower()),
                 (RANK_HEADER, str(rank)),
             ]
-        body = upstream_body(request, dp_rank=rank)
+        body = payload(upstream_body(request, dp_rank=rank))
         with self._losses(lane.url):
             async with self._session.post(
                 lane.url + http.path_qs, data=body, headers=headers, allow_redirects=False

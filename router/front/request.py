@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Annotated, Any
 
 import msgspec
@@ -16,10 +17,21 @@ import msgspec
 from router.choice.texts import Chat, Text
 from router.front.errors import invalid
 
-__all__ = ["MAX_TOKEN_ID", "Route", "RoutedRequest", "named_model", "parse_any", "parse_request", "upstream_body"]
+__all__ = [
+    "MAX_TOKEN_ID",
+    "Route",
+    "RoutedRequest",
+    "named_model",
+    "parse_any",
+    "parse_request",
+    "payload",
+    "upstream_body",
+]
 
 MAX_TOKEN_ID = 2**31 - 1
 """Engines hold ids as signed 32-bit numbers at least; no vocabulary comes near."""
+
+LARGE_BODY_BYTES = 1024 * 1024
 
 _ABSENT = msgspec.Raw()
 _TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
@@ -133,6 +145,11 @@ def upstream_body(request: RoutedRequest, *, dp_rank: int | None) -> bytes:
     if request.wants_counts_added:
         added["stream_options"] = _with_usage(fields.get("stream_options"))
     return msgspec.json.encode(fields | added)
+
+
+def payload(body: bytes) -> bytes | BytesIO:
+    """A body as the client session takes it: a large one is then written in parts, so that nobody waits for it."""
+    return body if len(body) <= LARGE_BODY_BYTES else BytesIO(body)
 
 
 def _with_usage(options: msgspec.Raw | None) -> msgspec.Raw:
