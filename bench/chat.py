@@ -30,12 +30,12 @@ WORDS = (
 class ChatShape(msgspec.Struct, frozen=True, kw_only=True):
     """Size of the workload; lengths in characters, answers in tokens. Tenant k is used 1/(k+1) times as often as 0."""
 
-    tenants: int = 4
-    conversations: int = 18
-    turns: int = 4
-    system_length: int = 700
-    user_length: int = 160
-    answer_tokens: int = 24
+    tenants: int = 8
+    conversations: int = 36
+    turns: int = 5
+    system_length: int = 1500
+    user_length: int = 400
+    answer_tokens: int = 16
     streamed_share: float = 0.8
 
 

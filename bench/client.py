@@ -141,23 +141,26 @@ class BenchClient:
         """POST a JSON body and read the answer to its end, streamed or not.
 
         Raises:
-            RequestError: refused, timed out, cut off, or unreadable.
+            RequestError: refused, timed out, cut off, or unreadable; it names the URL.
         """
-        answer, sent_at = Answer(), time.perf_counter()
+        url = self._base_url + path
         try:
-            async with self._post(path, body) as response:
-                if response.status != 200:
-                    raise RequestError(f"status {response.status}: {_brief(await response.text())}")
-                streamed = response.content_type == "text/event-stream"
-                async for part in _events(response) if streamed else _whole(response):
-                    answer.add(part, at=time.perf_counter())
-                replica = response.headers.get(REPLICA_HEADER)
+            return await self._ask(url, body)
+        except RequestError as error:
+            raise RequestError(f"{url}: {error}") from None
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:  # ValueError: a line beyond the read buffer
-            raise RequestError(f"{path}: {type(error).__name__} {error}") from None
-        return answer.reply(replica=replica, sent_at=sent_at, ended_at=time.perf_counter(), streamed=streamed)
+            raise RequestError(f"{url}: {type(error).__name__} {error}") from None
 
-    def _post(self, path: str, body: bytes) -> aiohttp.client._RequestContextManager:
-        return self._session.post(self._base_url + path, data=body, headers={"Content-Type": "application/json"})
+    async def _ask(self, url: str, body: bytes) -> Reply:
+        answer, sent_at = Answer(), time.perf_counter()
+        async with self._session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
+            if response.status != 200:
+                raise RequestError(f"status {response.status}: {_brief(await response.text())}")
+            streamed = response.content_type == "text/event-stream"
+            async for part in _events(response) if streamed else _whole(response):
+                answer.add(part, at=time.perf_counter())
+        replica, ended_at = response.headers.get(REPLICA_HEADER), time.perf_counter()
+        return answer.reply(replica=replica, sent_at=sent_at, ended_at=ended_at, streamed=streamed)
 
 
 async def _whole(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 
 __all__ = [
+    "LIVE",
     "ExplainedLane",
     "Explanation",
     "Fault",
@@ -24,7 +25,10 @@ __all__ = [
     "TokenCounts",
 ]
 
+LIVE = "live"
+OK = 200
 POLL_SECONDS = 0.05
+MAX_ERROR_BYTES = 200
 T = TypeVar("T")
 
 
@@ -87,6 +91,11 @@ class FleetView(msgspec.Struct, frozen=True):
         return sum(replica.requests.in_flight for replica in self.replicas)
 
     @property
+    def joined(self) -> bool:
+        """Whether every lane's index has caught up with its engine."""
+        return all(lane.stream == LIVE for replica in self.replicas for lane in replica.lanes)
+
+    @property
     def positions(self) -> list[int]:
         """Where every event stream stands."""
         return [lane.last_seq for replica in self.replicas for lane in replica.lanes]
@@ -123,23 +132,22 @@ class RouterView:
         """What the router would do with a request, without sending it on."""
         return await self._read("POST", "/explain", Explanation, body)
 
-    async def wait_ready(self, *, seconds: float) -> None:
-        """Return once ``/ready`` answers 200.
+    async def wait_joined(self, *, seconds: float) -> None:
+        """Return once the router takes requests and has replayed what every engine published before.
+
+        Without the second half its first predictions would speak of blocks that engines dropped long ago.
 
         Raises:
             RouterError: it did not within ``seconds``.
         """
-        status = 0
         try:
             async with asyncio.timeout(seconds):
                 while True:
-                    async with self._session.get(f"{self.base_url}/ready") as response:
-                        status = response.status
-                    if status == 200:
+                    if await self._is_ready() and (await self.fleet()).joined:
                         return
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
-            raise RouterError(f"the router was not ready after {seconds:g} s (/ready answers {status})") from None
+            raise RouterError(f"the router had not joined every event stream after {seconds:g} s") from None
 
     async def settled(self, *, quiet_seconds: float, seconds: float) -> FleetView:
         """The fleet once nothing is in flight and no event stream has moved for ``quiet_seconds``.
@@ -158,13 +166,23 @@ class RouterView:
         except TimeoutError:
             raise RouterError(f"the fleet did not settle within {seconds:g} s ({seen.in_flight} in flight)") from None
 
+    async def _is_ready(self) -> bool:
+        status, _ = await self._ask("GET", "/ready")
+        return status == OK
+
     async def _read(self, method: str, path: str, kind: type[T], body: bytes | None = None) -> T:
-        headers = {"Content-Type": "application/json"}
-        async with self._session.request(method, self.base_url + path, data=body, headers=headers) as response:
-            raw = await response.read()
-        if response.status != 200:
-            raise RouterError(f"{path} answers {response.status}: {raw[:200].decode(errors='replace')}")
+        status, raw = await self._ask(method, path, body)
+        if status != OK:
+            raise RouterError(f"{path} answers {status}: {raw[:MAX_ERROR_BYTES].decode(errors='replace')}")
         try:
             return msgspec.json.decode(raw, type=kind)
         except msgspec.MsgspecError as error:
             raise RouterError(f"{path}: {error}") from None
+
+    async def _ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        url, headers = self.base_url + path, {"Content-Type": "application/json"}
+        try:
+            async with self._session.request(method, url, data=body, headers=headers) as response:
+                return response.status, await response.read()
+        except aiohttp.ClientError as error:
+            raise RouterError(f"{url}: {type(error).__name__} {error}") from None

@@ -24,7 +24,7 @@ class ChatScenario:
     seed: int = 0
     shape: ChatShape = field(default_factory=ChatShape)
     concurrency: int = 4
-    cache_share: float = 0.5
+    cache_share: float = 0.4
     page_size: int = 8
 
     @cached_property

@@ -78,7 +78,7 @@ class _Stage:
             f"router-{policy}", self._router_command(policy), ready_mark=_ROUTER_READY, seconds=READY_SECONDS
         )
         view, tally = RouterView(self._session, router.urls[0]), Tally()
-        await view.wait_ready(seconds=READY_SECONDS)
+        await view.wait_joined(seconds=READY_SECONDS)
         started = time.monotonic()
         with progress(console, policy, total=self._scenario.requests) as advance:
             await self._scenario.play(Ask(BenchClient(self._session, view.base_url), tally, advance))
@@ -101,9 +101,13 @@ class _Stage:
 
     async def _empty_caches(self) -> None:
         for engine in self._engines:
-            async with self._session.post(f"{engine}/flush_cache") as response:
-                if response.status != 200:
-                    raise FleetError(f"{engine}/flush_cache answers {response.status}: {(await response.text())[:200]}")
+            url = f"{engine}/flush_cache"
+            try:
+                async with self._session.post(url) as response:
+                    if response.status != 200:
+                        raise FleetError(f"{url} answers {response.status}: {(await response.text())[:200]}")
+            except aiohttp.ClientError as error:
+                raise FleetError(f"{url}: {type(error).__name__} {error}") from None
 
     async def _probe(self, view: RouterView, tally: Tally) -> list[Probe]:
         """Repeat the last prompt of each replica to the replica itself, after the router has said what it expects."""

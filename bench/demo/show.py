@@ -49,7 +49,9 @@ def _plain_counter(console: Console, label: str, *, total: int) -> Callable[[], 
 
 def report_table(reports: Sequence[PolicyReport]) -> Table:
     """Every replica under every policy, and a total for each policy."""
-    table = Table("policy", "replica")
+    table = Table()
+    for name in ("policy", "replica"):
+        table.add_column(name, no_wrap=True)
     for name in _COLUMNS:
         table.add_column(name, justify="right")
     for report in reports:

@@ -34,14 +34,14 @@ class TraceScenario:
     """The first rows of a trace on ``sim``; a replica's cache holds ``cache_share`` of all distinct prompt tokens."""
 
     trace: Path
-    first_rows: int = 600
+    first_rows: int = 1000
     replicas: int = 4
-    speedup: float = 10.0
+    speedup: float = 12.0
     max_input: int = 131_072
     max_output: int = 8
     seed: int = 0
     concurrency: int = 256
-    cache_share: float = 0.125
+    cache_share: float = 0.15
     page_size: int = 64
 
     @cached_property

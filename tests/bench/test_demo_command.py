@@ -76,7 +76,7 @@ def test_the_clock_runs_as_much_faster_as_the_trace(trace: Path) -> None:
         (["--speedup", "3"], "speedup only means something with --trace"),
         (["--trace", "{missing}"], "No such file"),
         (["--trace", "{trace}", "--turns", "3"], "turns only means something without --trace"),
-        (["--trace", "{trace}", "--max-input", "100"], "no row of the first 600 has up to 100 tokens"),
+        (["--trace", "{trace}", "--max-input", "100"], "no row of the first 1000 has up to 100 tokens"),
         (["--trace", "{bad}"], "bad.jsonl, line 2: "),
     ],
 )

@@ -12,6 +12,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from rich.console import Console
+
+from bench.demo.run import run_policies
+from bench.demo.trace import TraceScenario
 
 BLOCK = 512
 SEED = 11
@@ -127,3 +131,22 @@ async def test_a_fleet_that_dies_under_the_demo_is_named_and_ends_it(trace: Path
     assert process.returncode == 1
     assert stderr.decode().startswith("bench demo: replicas ended with signal 9; its output ends:\n")
     assert {path.name for path in logs.iterdir()} == {"replicas.log", "router-round_robin.log"}
+
+
+class Mistaken(TraceScenario):
+    """Expects blocks half as wide as its engines make them."""
+
+    @property
+    def width(self) -> int:
+        return super().width // 2
+
+
+async def test_a_fleet_with_another_block_width_than_expected_does_not_pass(trace: Path, tmp_path: Path) -> None:
+    scenario = Mistaken(trace=trace, first_rows=8, replicas=1, speedup=100)
+    (run,) = await run_policies(scenario, ["kv"], console=Console(quiet=True), log_dir=tmp_path)
+    details = [breach.detail for breach in run.breaches]
+    assert details == [
+        "advertised block width is 128, not 64",
+        "emitted block width is 128, not 64",
+        "router hashes at 128 tokens a block, not 64",
+    ]

@@ -98,9 +98,17 @@ def test_predicted_hits_with_none_reported_are_a_breach() -> None:
 
 
 def test_reported_hits_with_none_predicted_are_a_breach() -> None:
-    assert found(replica=with_tokens(predicted=0, reported=54)) == [
-        "http://a: 0 hit tokens were predicted, 54 reported"
-    ]
+    broken = found(replica=with_tokens(predicted=0, reported=54))
+    assert "http://a: 0 hit tokens were predicted, 54 reported" in broken
+
+
+def test_predictions_far_above_the_reports_are_a_breach() -> None:
+    line = "fleet: 70 hit tokens predicted and 54 reported, more than 10% of 100 apart"
+    assert found(replica=with_tokens(predicted=70, reported=54)) == [line]
+
+
+def test_reports_above_the_predictions_are_no_breach_since_requests_under_way_share_blocks() -> None:
+    assert found(replica=with_tokens(predicted=30, reported=54)) == []
 
 
 @pytest.mark.parametrize("changes", [{"stream": "untrusted"}, {"lost": 2}, {"last_seq": -1}])
