@@ -56,7 +56,7 @@ class LaneBlocks:
         """Hold the blocks of a store, with their keys where those can be known.
 
         Raises:
-            TokenIdError: an id is negative or above 2**64-1; the lane is unchanged.
+            TokenIdError: an id is negative or above 2**64-1; none of the blocks is held then.
         """
         if self._groups.learn(event):
             self._regroup()

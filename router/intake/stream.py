@@ -232,7 +232,7 @@ class LaneStream:
         if self._held.covered:
             self._distrust("the replay endpoint has no batches, but live ones arrive")
         elif self._purpose is _Purpose.HISTORY:
-            self._known_from = 0
+            self._known_from, self._reason = 0, None
         elif self._purpose is _Purpose.REBUILD:
             return self._start_over()
         return []
@@ -246,7 +246,7 @@ class LaneStream:
         covered, later = self._held.take()
         actions = [action for frame in covered + later for action in self._take(frame, may_ask=False)]
         self._distrust(why)
-        return actions
+        return actions + self._look_again()
 
     def _resume(self) -> list[Action]:
         """Back to live batches: those that waited first."""
@@ -255,10 +255,14 @@ class LaneStream:
         actions = [action for frame in covered for action in self._settle(frame, stale=stale)]
         for frame in later:
             actions += self._hold_or_take(frame)
-        if self._check_later and self._purpose is None:
-            self._check_later = False
-            actions += self._ask(_Purpose.VERIFY)
-        return actions
+        return actions + self._look_again()
+
+    def _look_again(self) -> list[Action]:
+        """After a replay during which the connection came back: it may have been another engine's."""
+        if not self._check_later or self._purpose is not None:
+            return []
+        self._check_later = False
+        return self._ask(_Purpose.VERIFY)
 
     def _hold_or_take(self, frame: Frame) -> list[Action]:
         if self._purpose is None:
@@ -303,7 +307,7 @@ class LaneStream:
             self._known_from = before if missing else 0
         elif missing:
             self._counts["lost"] += missing
-            self._distrust(f"{missing} batches before {before} are lost")
+            self._distrust(f"lost before batch {before}: {missing}")
 
     def _start_over(self, *, restarted: bool = True) -> list[Action]:
         self._counts["restarts"] += restarted

@@ -186,7 +186,7 @@ def test_a_hole_that_nobody_can_fill_is_lost_and_not_asked_for_again() -> None:
     lane.live(log[2])
     status = lane.stream.status
     assert (lane.held, lane.wanted, status.gaps, status.lost) == ({0, 2, 3}, None, 1, 1)
-    assert (status.state, status.reason) == (StreamState.UNTRUSTED, "1 batches before 2 are lost")
+    assert (status.state, status.reason) == (StreamState.UNTRUSTED, "lost before batch 2: 1")
 
 
 def test_a_hole_without_a_replay_endpoint_is_lost() -> None:
@@ -348,6 +348,18 @@ def test_a_reconnect_during_a_replay_is_looked_into_afterwards() -> None:
     assert (lane.state, lane.wanted) == (StreamState.LIVE, None)
 
 
+def test_a_reconnect_during_a_replay_that_fails_is_looked_into_as_well() -> None:
+    lane = Lane()
+    lane.join([frame(0), frame(1)])
+    lane.do(lane.stream.check())
+    lane.do(lane.stream.connected())
+    lane.fail()
+    assert lane.wanted == 1
+    lane.replay([frame(0, stored(9)), frame(1, stored(10))])
+    lane.replay([frame(0, stored(9)), frame(1, stored(10))])
+    assert (lane.held, lane.state) == ({9, 10}, StreamState.LIVE)
+
+
 def test_last_frames_of_the_old_engine_do_not_survive_its_restart() -> None:
     lane, new = Lane(), [frame(0, stored(100)), frame(1, stored(101))]
     lane.join([frame(seq) for seq in range(4)])
@@ -422,9 +434,9 @@ def test_a_batch_that_cannot_be_read_is_counted_and_its_number_passes() -> None:
 
 
 class World(RuleBasedStateMachine):
-    """An engine that stores, removes, clears, loses live batches, restarts; a network that delays and reconnects.
+    """An engine that stores, removes, clears, loses live batches, restarts; a network that delays, breaks, reconnects.
 
-    Whatever happens: once the last reconnect has been looked into, the lane holds what the engine holds.
+    Whatever happens: once the engine answers again and has been asked, the lane holds what the engine holds.
     """
 
     def __init__(self) -> None:
@@ -483,6 +495,12 @@ class World(RuleBasedStateMachine):
         assert again is not None
         self.lane.do([again])
 
+    @precondition(lambda self: self.answers or self.lane.wanted is not None)
+    @rule()
+    def give_up(self) -> None:
+        self.answers, self.lane.wanted = [], None
+        self.lane.do(self.lane.stream.replay_failed("it did not answer"))
+
     @rule(stale=st.booleans())
     def restart(self, *, stale: bool) -> None:
         """The old engine's last frames may still be on their way when the new one's connection stands."""
@@ -502,6 +520,8 @@ class World(RuleBasedStateMachine):
             self.deliver()
         for _ in range(3):
             self.lane.do(self.lane.stream.connected())
+            self.work_off()
+            self.lane.do(self.lane.stream.check())
             self.work_off()
         assert self.lane.held == self.engine
         assert self.lane.stream.last_seq == len(self.log) - 1
