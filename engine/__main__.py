@@ -81,8 +81,8 @@ async def _serve(config: EngineConfig) -> str | None:
             replicas = [lanes.enter_context(_replica(config, index, mailroom)) for index in range(config.replicas)]
             servers += map(HttpServer, replicas)
             for index, server in enumerate(servers):
-                url = await server.listen(host=config.host, port=config.http_port(index))
-                print(f"{PROGRAM} ready {url}", flush=True)
+                await server.listen(host=config.host, port=config.http_port(index))
+            print(*(f"{PROGRAM} ready {server.url}" for server in servers), sep="\n", flush=True)
             return await _until_over(stop, servers)
         finally:
             await asyncio.gather(*(server.drain(config.shutdown_grace_seconds) for server in servers))

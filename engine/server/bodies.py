@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
@@ -32,7 +33,7 @@ _BODY_SECONDS = 30.0
 _MAX_STOPS, _MAX_STOP_CHARS = 16, 256
 _FIELD_AT_FAULT = re.compile(r"(?: - at `\$\.|required field `)(\w+)")
 
-Prompt = str | list[str | int | list[int]]
+Prompt = str | Sequence[str | int | list[int]]
 """One text, several texts, one list of token ids, or several; which of them is checked later."""
 
 _Messages = Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]

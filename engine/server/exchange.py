@@ -74,13 +74,17 @@ class Exchange:
         """Pieces of all answers as they are computed, until all have ended.
 
         Raises:
-            ApiError: 503 where the engine died, 500 where it could not go on with a prompt.
+            ApiError: 503, the engine has given a prompt up.
         """
         while self._open:
             for index, output in (await self._box.take()).items():
                 ticket = self._open.get(index)
-                if ticket is not None:  # else it ended by a stop text, and the engine had computed on
+                if ticket is None:  # it ended by a stop text, and the engine had computed on
+                    continue
+                if output.token_ids or output.error is None:
                     yield Piece(ticket.answer, self._feed(ticket, output))
+                if output.error is not None:
+                    raise unavailable(output.error)
 
     async def finished(self) -> list[Answer]:
         """All answers, once they have ended."""
@@ -106,8 +110,10 @@ class Exchange:
         self._open[index] = _Ticket(answer, lane, request_id)
 
     def _feed(self, ticket: _Ticket, output: Output) -> str:
-        if output.error is not None:
-            raise unavailable(output.error)
+        if (
+            output.error is not None
+        ):  # what was computed before is still part of the answer, the failure is no end of it
+            output = msgspec.structs.replace(output, finish_reason=None)
         answer, now = ticket.answer, time.monotonic()
         waiting = answer.first_token_at is None
         text = answer.feed(output, now=now)

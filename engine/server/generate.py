@@ -59,14 +59,10 @@ def _prompts(replica: Replica, body: GenerateBody) -> tuple[list[list[int]], boo
     if (body.text is None) == (body.input_ids is None):
         raise ApiError("exactly one of text and input_ids is needed", param="text")
     if body.text is not None:
-        return replica.prompts.read(_as_prompt(body.text), param="text"), isinstance(body.text, list)
+        return replica.prompts.read(body.text, param="text"), isinstance(body.text, list)
     assert body.input_ids is not None
     batched = bool(body.input_ids) and isinstance(body.input_ids[0], list)
-    return replica.prompts.read(_as_prompt(body.input_ids), param="input_ids"), batched
-
-
-def _as_prompt(value: str | list[str] | list[int | list[int]]) -> Any:
-    return value
+    return replica.prompts.read(body.input_ids, param="input_ids"), batched
 
 
 def _samplings(replica: Replica, body: GenerateBody, prompts: list[list[int]]) -> list[SamplingParams]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 
 from aiohttp import web
 
@@ -35,7 +36,11 @@ class HttpServer:
         """
         await self._runner.setup()
         self._site = web.TCPSite(self._runner, host, port)
-        await self._site.start()
+        try:
+            await self._site.start()
+        except OSError as error:
+            cause = os.strerror(error.errno) if error.errno else str(error)
+            raise OSError(f"cannot listen on {bracket(host)}:{port}: {cause}") from None
         self.url = f"http://{bracket(host)}:{self._runner.addresses[0][1]}"
         return self.url
 

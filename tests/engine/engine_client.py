@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -39,3 +42,26 @@ class Client:
 
 def _spelled(headers: dict[str, str]) -> dict[str, str]:
     return {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float) -> float:
+    """Ask again until it holds: how long it took."""
+    started = time.monotonic()
+    async with asyncio.timeout(seconds):
+        while not await condition():  # noqa: ASYNC110 - over HTTP there is no event to wait for
+            await asyncio.sleep(0.01)
+    return time.monotonic() - started
+
+
+async def busy(client: Client) -> int:
+    _, answer = await client.get("/v1/loads")
+    load = answer["loads"][0]
+    return int(load["num_running_reqs"] + load["num_waiting_reqs"])
+
+
+async def is_busy(client: Client, requests: int = 1) -> bool:
+    return await busy(client) >= requests
+
+
+async def is_idle(client: Client) -> bool:
+    return await busy(client) == 0

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import aiohttp
 import pytest
-from engine_client import Client
+from engine_client import Client, is_busy, until
 from engine_process import EVENTS, FREE_SIM, ROOT, SMALL, EngineProcess
 
 COMPLETIONS = "/v1/completions"
@@ -46,7 +46,13 @@ def test_bad_flags_end_with_one_line_and_status_2() -> None:
 
 
 def test_a_taken_http_port_ends_with_one_line_and_status_1(taken_port: int) -> None:
-    assert_one_line(run_engine(*SIM, "--port", str(taken_port)), 1, says=f"{taken_port}")
+    done = run_engine(*SIM, "--port", str(taken_port))
+    assert_one_line(done, 1, says=f"cannot listen on 127.0.0.1:{taken_port}: Address already in use")
+
+
+def test_no_replica_is_announced_unless_all_can_listen(taken_port: int) -> None:
+    done = run_engine(*SIM, "--port", str(taken_port - 1), "--replicas", "2")
+    assert_one_line(done, 1, says="cannot listen on 127.0.0.1:")
 
 
 def test_a_taken_event_port_ends_with_one_line_and_status_1(taken_port: int) -> None:
@@ -97,6 +103,7 @@ async def test_a_request_that_cannot_is_told_and_the_process_still_ends_well(htt
         async with http.post(url + COMPLETIONS, json=body | {"stream": True}) as response:
             whole = asyncio.create_task(Client(http, url).post(COMPLETIONS, body))
             await response.content.readuntil(b"\n\n")
+            await until(lambda: is_busy(Client(http, url), 2), seconds=5)
             process.process.send_signal(signal.SIGTERM)
             rest = await response.read()
         status, answer = await whole

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import aiohttp
 import pytest
-from engine_client import Client
+from engine_client import Client, busy, is_busy, is_idle, until
 from engine_process import SMALL, EngineProcess
 
 from engine.config import EngineConfig
@@ -37,29 +36,6 @@ def slow_sim() -> Iterator[EngineProcess]:
 @pytest.fixture
 def slow(http: aiohttp.ClientSession, slow_sim: EngineProcess) -> Client:
     return Client(http, slow_sim.url)
-
-
-async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float) -> float:
-    """Ask again until it holds: how long it took."""
-    started = time.monotonic()
-    async with asyncio.timeout(seconds):
-        while not await condition():  # noqa: ASYNC110 - over HTTP there is no event to wait for
-            await asyncio.sleep(0.01)
-    return time.monotonic() - started
-
-
-async def busy(client: Client) -> int:
-    _, answer = await client.get("/v1/loads")
-    load = answer["loads"][0]
-    return int(load["num_running_reqs"] + load["num_waiting_reqs"])
-
-
-async def is_busy(client: Client) -> bool:
-    return await busy(client) > 0
-
-
-async def is_idle(client: Client) -> bool:
-    return await busy(client) == 0
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -102,7 +78,7 @@ async def test_a_client_that_leaves_frees_all_prompts_of_its_batch(http: aiohttp
 async def test_a_full_engine_refuses_with_503_and_says_when_to_come_back(slow: Client) -> None:
     body = {"prompt": SLOW_PROMPT, "max_tokens": 2}
     requests = [asyncio.create_task(slow.post(COMPLETIONS, body)) for _ in range(2)]
-    await until(lambda: _has(slow, 2), seconds=5)
+    await until(lambda: is_busy(slow, 2), seconds=5)
     async with slow.session.post(slow.url + COMPLETIONS, json=body) as response:
         answer = await response.json()
         assert response.status == 503
@@ -112,10 +88,6 @@ async def test_a_full_engine_refuses_with_503_and_says_when_to_come_back(slow: C
         request.cancel()
     await until(lambda: is_idle(slow), seconds=5)
     assert (await slow.post(COMPLETIONS, {"prompt": "short", "max_tokens": 1}))[0] == 200
-
-
-async def _has(client: Client, count: int) -> bool:
-    return await busy(client) == count
 
 
 async def test_a_busy_cache_is_not_flushed(slow: Client) -> None:
