@@ -75,7 +75,7 @@ class Fleet:
         urls = [argument for url in replicas for argument in ("--replica", url)]
         child = await self._start("router", [sys.executable, "-m", "router", *urls, "--port", "0", *flags])
         view = RouterView(self.session, child.urls[0])
-        await view.wait_ready(seconds=READY_SECONDS)
+        await view.wait_joined(seconds=READY_SECONDS)
         return child, view
 
     async def _start(self, kind: str, command: Sequence[str]) -> Child:
