@@ -11,8 +11,8 @@ in keys per prompt. Pure: times are handed in.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Sequence
+from typing import Protocol
 
 __all__ = ["RecentPrompts", "Sent"]
 
@@ -21,6 +21,14 @@ MAX_KEYS = 128
 MARK_TOKENS = 64
 PENDING_SECONDS = 30.0
 CONFIRM_SECONDS = 1.0
+
+
+class Keys(Protocol):
+    """Block keys in order, made when they are looked at."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, block: int, /) -> int: ...
 
 
 class Sent:
@@ -51,26 +59,25 @@ class RecentPrompts:
     def __len__(self) -> int:
         return len(self._order)
 
-    def remember(self, keys: Iterable[int], *, width: int, now: float) -> Sent:
+    def remember(self, keys: Keys, *, width: int, now: float) -> Sent:
         """A prompt with these block keys was sent now."""
         self._drop_old(now)
-        step = mark_step(width)
-        sent = Sent(list(islice(keys, step - 1, step * MAX_KEYS, step)), now + PENDING_SECONDS)
+        sent = Sent([keys[place] for place in _marks(len(keys), width)], now + PENDING_SECONDS)
         self._order.append(sent)
         self._by_key.update(dict.fromkeys(sent.keys, sent))
         return sent
 
-    def match(self, keys: Iterable[int], *, width: int, now: float) -> int:
+    def match(self, keys: Keys, *, width: int, now: float) -> int:
         """Leading tokens of a prompt with these keys that a remembered prompt shares."""
         if not self._by_key:
             return 0
-        step, marks = mark_step(width), 0
-        for key in islice(keys, step - 1, step * MAX_KEYS, step):
-            sent = self._by_key.get(key)
+        matched = 0
+        for place in _marks(len(keys), width):
+            sent = self._by_key.get(keys[place])
             if sent is None or sent.until <= now:
                 break
-            marks += 1
-        return marks * step * width
+            matched = place + 1
+        return matched * width
 
     def clear(self) -> None:
         """The engine behind the lane is another one now."""
@@ -88,3 +95,9 @@ class RecentPrompts:
 def mark_step(width: int) -> int:
     """Blocks from one remembered key to the next."""
     return max(1, MARK_TOKENS // width)
+
+
+def _marks(blocks: int, width: int) -> range:
+    """Which blocks' keys are remembered, of a prompt of so many."""
+    step = mark_step(width)
+    return range(step - 1, min(blocks, step * MAX_KEYS), step)

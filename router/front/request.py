@@ -72,6 +72,7 @@ class _Message(msgspec.Struct):
 
 
 _BODY = msgspec.json.Decoder(_Body)
+_IDS = msgspec.json.Decoder(Annotated[list[_TokenId], msgspec.Meta(min_length=1)])
 _PROMPT = msgspec.json.Decoder(str | list[str | _TokenId | list[_TokenId]])
 _MESSAGES = msgspec.json.Decoder(Annotated[list[_Message], msgspec.Meta(min_length=1)])
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -226,6 +227,10 @@ def _chat(fields: _Body) -> Chat:
 def _texts_or_ids(raw: msgspec.Raw, name: str) -> Sequence[list[int] | str]:
     """One prompt or several, of either kind, never of both."""
     try:
+        return [_IDS.decode(raw)]  # the usual case, in one pass over the ids
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        pass
+    try:
         value = _PROMPT.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise invalid(f"{name}: {error}", param=name) from None
@@ -241,7 +246,9 @@ def _as_list(value: str | list[Any], name: str) -> list[list[int] | str]:
     kinds = set(map(type, value))
     if len(kinds) > 1:
         raise invalid(f"{name} mixes texts, token ids and lists of token ids", param=name)
-    return [value] if kinds <= {int} else value
+    if not value:
+        raise invalid(f"{name} is empty", param=name)
+    return value
 
 
 def _salt(fields: _Body) -> str | None:

@@ -97,7 +97,7 @@ async def test_serve_is_what_it_does_without_a_command(stage: Stage) -> None:
     for command in ([], ["serve"]):
         flags = ["--replica", engine.url, "--port", "0", "--probe-interval", "0.1"]
         async with started(*command, *flags) as (_, url), aiohttp.ClientSession() as session:
-            await until(lambda: _ready(session, url), "the router is ready")  # noqa: B023
+            await until(lambda: _ready(session, url), "the router is ready")
             async with session.post(f"{url}/v1/completions", json={"prompt": "a"}) as response:
                 assert response.status == 200
 
