@@ -105,9 +105,14 @@ class Fleet:
         answer = await self.get(f"{url}/kv_blocks", dp_rank=dp_rank)
         return {"last_seq": answer["last_seq"], "blocks": copies(answer["blocks"])}
 
-    async def held_by_index(self, router: RouterView, url: str, dp_rank: int = 0) -> dict[str, Any]:
-        """What the router believes of the same lane."""
-        answer = await self.get(f"{router.base_url}/index", url=url, dp_rank=dp_rank)
+    async def held_by_index(self, router: RouterView, url: str, dp_rank: int = 0) -> dict[str, Any] | None:
+        """What the router believes of the same lane; None while it knows of no lane there, as during a restart."""
+        params = {"url": url, "dp_rank": str(dp_rank)}
+        async with self.session.get(f"{router.base_url}/index", params=params) as response:
+            if response.status == 404:
+                return None
+            assert response.status == 200, await response.text()
+            answer = await response.json()
         return {"last_seq": answer["last_seq"], "blocks": copies(answer["blocks"])}
 
     async def agreement(self, router: RouterView, url: str, *, known_as: str | None = None) -> dict[str, Any]:
