@@ -7,7 +7,6 @@ tail is part of the error when the child dies. Nothing here knows what the child
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
@@ -144,10 +143,8 @@ class ChildGroup:
                 # Work that fails as its server dies may notice before the death is known, which explains more.
                 await asyncio.wait({self._death}, timeout=NOTICE_SECONDS)
         finally:
-            if not task.done():
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)  # what it says when cancelled is not what happened
         if self._death.done():
             raise self._death.result()
         return task.result()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -48,12 +49,12 @@ def _plain_counter(console: Console, label: str, *, total: int) -> Callable[[], 
 
 
 def report_table(reports: Sequence[PolicyReport]) -> Table:
-    """Every replica under every policy, and a total for each policy."""
-    table = Table()
+    """Every replica under every policy, and a total for each policy; fits 80 columns."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in ("policy", "replica"):
         table.add_column(name, no_wrap=True)
     for name in _COLUMNS:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", min_width=max(map(len, name.split())))
     for report in reports:
         for row in report.rows:
             table.add_row(report.policy, *_cells(row))
