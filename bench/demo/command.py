@@ -104,13 +104,14 @@ def _run(args: argparse.Namespace) -> int:
         scenario = make_scenario(args)
         for line in scenario.setting():
             console.print(line, highlight=False)
-    except ValueError as error:  # TraceError among them
+        if args.logs is not None:
+            args.logs.mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:  # TraceError is a ValueError
         return _complain(str(error), BAD_FLAGS)
-    if args.logs is not None:
-        args.logs.mkdir(parents=True, exist_ok=True)
-        return _play(scenario, console, args.logs)
-    logs = Path(mkdtemp(prefix="kvsteer-demo-"))
+    logs = args.logs or Path(mkdtemp(prefix="kvsteer-demo-"))
     status = _play(scenario, console, logs)
+    if args.logs is not None:
+        return status
     if status == FAILED:
         return _complain(f"the output of every process is kept in {logs}", FAILED)
     rmtree(logs)

@@ -78,6 +78,7 @@ def test_the_clock_runs_as_much_faster_as_the_trace(trace: Path) -> None:
         (["--trace", "{trace}", "--turns", "3"], "turns only means something without --trace"),
         (["--trace", "{trace}", "--max-input", "100"], "no row of the first 1000 has up to 100 tokens"),
         (["--trace", "{bad}"], "bad.jsonl, line 2: "),
+        (["--logs", "{bad}"], "File exists"),
     ],
 )
 def test_what_cannot_be_played_ends_with_one_line(
