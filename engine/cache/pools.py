@@ -46,7 +46,7 @@ class Shard:
 
 
 class KVPool:
-    """Keys and values of all layers on one rank, float32: ``num_blocks`` pages of ``page_size`` rows each."""
+    """Keys and values of all layers on one rank: ``num_blocks`` pages of ``page_size`` rows each."""
 
     def __init__(
         self,
@@ -57,9 +57,10 @@ class KVPool:
         num_kv_heads: int,
         head_dim: int,
         device: torch.device,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         shape = (2, num_layers, num_blocks, page_size, num_kv_heads, head_dim)
-        self._pages = torch.zeros(shape, device=device, dtype=torch.float32)
+        self._pages = torch.zeros(shape, device=device, dtype=dtype)
         self._rows = self._pages.flatten(2, 3)
 
     @property

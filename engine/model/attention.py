@@ -1,13 +1,14 @@
 """Attention over a cache that is sharded over the ranks of a DCP group.
 
 Every rank stores the new tokens that it owns, attends with all new queries over what it owns of each sequence, and
-leaves output and log-sum-exp, packed into one tensor, in one collective a layer. What comes back is merged within each
-DCP group, and the groups' heads are put side by side, so every rank ends with the whole attention. The collective runs
-in every layer of every step; an empty shard only makes for weights of 0. Knows nothing of weights or tokens.
+leaves output and log-sum-exp, packed into one tensor, in one collective a layer, which all ranks of its group then
+merge. The collective runs in every layer of every step; an empty shard only makes for weights of 0. Knows nothing of
+weights or tokens, nor of other groups' heads.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,6 @@ from engine.kernels.lse_merge import merge
 from engine.kernels.paged_decode import paged_decode
 from engine.model.step import DecodePart, ExtendPart, Step
 from engine.parallel.group import Group
-from engine.parallel.layout import Layout
 
 __all__ = ["Attention", "Placement"]
 
@@ -35,15 +35,14 @@ class Placement:
 
 
 class Attention:
-    """One rank's attention; ``group`` is the whole world of ``layout``."""
+    """One rank's attention with the heads of its DCP group, which is ``group``."""
 
-    def __init__(self, *, pool: KVPool, geometry: Geometry, layout: Layout, group: Group, device: torch.device) -> None:
+    def __init__(self, *, pool: KVPool, geometry: Geometry, group: Group, device: torch.device) -> None:
+        assert group.size == geometry.dcp_size, f"a group of {group.size} ranks, dcp_size is {geometry.dcp_size}"
         self._pool = pool
         self._geometry = geometry
-        self._layout = layout
         self._group = group
-        self._dcp_rank = layout.dcp_rank(group.rank)
-        self._shard = Shard(geometry, dcp_rank=self._dcp_rank, device=device)
+        self._shard = Shard(geometry, dcp_rank=group.rank, device=device)
 
     def place(self, step: Step) -> Placement:
         """Work out, once a step, what all layers need."""
@@ -64,30 +63,29 @@ class Attention:
             placement: what ``place`` made of it.
 
         Returns:
-            ``[T, all heads, head_dim]``.
+            ``[T, own heads, head_dim]``, the same on all ranks of the group.
         """
         keys, values = keys.index_select(0, placement.own), values.index_select(0, placement.own)
         self._pool.store(layer, slots=placement.slots, keys=keys, values=values)
         partial = [self._attend(layer, queries, part, placement) for part in step.parts]
-        return self._combine(self._group.all_gather(torch.cat(partial)))
+        if self._group.size == 1:
+            return _joined([output for output, _ in partial])
+        packed = _joined([torch.cat([output, lse.unsqueeze(-1)], dim=-1) for output, lse in partial])
+        gathered = self._group.all_gather(packed)  # [dcp, T, own heads, head_dim + 1]
+        return merge(gathered[..., :-1], gathered[..., -1])[0]
 
-    def _attend(self, layer: int, queries: Tensor, part: DecodePart | ExtendPart, placement: Placement) -> Tensor:
-        """Output and LSE of one part over this rank's shard, packed: ``[rows, own heads, head_dim + 1]``."""
+    def _attend(
+        self, layer: int, queries: Tensor, part: DecodePart | ExtendPart, placement: Placement
+    ) -> tuple[Tensor, Tensor]:
+        """Output ``[rows, own heads, head_dim]`` and LSE ``[rows, own heads]`` of one part over this rank's shard."""
         rows = slice(part.start, part.stop)
         keys, values = self._pool.pages(layer)
         visible = placement.visible[rows]
         if isinstance(part, DecodePart):
-            output, lse = paged_decode(queries[rows], keys, values, part.tables, visible)
-        else:
-            longest = self._geometry.local_length(part.length, rank=self._dcp_rank)
-            output, lse = extend_attention(queries[rows], keys, values, part.table, visible, longest=longest)
-        return torch.cat([output, lse.unsqueeze(-1)], dim=-1)
+            return paged_decode(queries[rows], keys, values, part.tables, visible)
+        longest = self._geometry.local_length(part.length, rank=self._group.rank)
+        return extend_attention(queries[rows], keys, values, part.table, visible, longest=longest)
 
-    def _combine(self, gathered: Tensor) -> Tensor:
-        """Merge ``[world, T, own heads, head_dim + 1]`` over each DCP group; heads of the groups side by side."""
-        groups = gathered.view(self._layout.num_groups, self._layout.dcp_size, *gathered.shape[1:])
-        packed = groups.permute(1, 2, 0, 3, 4).flatten(2, 3)  # [dcp, T, all heads, head_dim + 1]
-        outputs, lses = packed[..., :-1], packed[..., -1]
-        if self._layout.dcp_size == 1:
-            return outputs[0]
-        return merge(outputs, lses)[0]
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

@@ -6,14 +6,44 @@ import msgspec
 
 from engine.model.byte_tokenizer import ByteTokenizer
 
-__all__ = ["TINY", "ModelConfig"]
+__all__ = ["TINY", "LinearRope", "ListedRope", "Llama3Rope", "ModelConfig", "RopeScaling"]
+
+
+class LinearRope(msgspec.Struct, frozen=True, tag=True):
+    """Positions count ``1 / factor`` each (Hugging Face's ``linear``)."""
+
+    factor: float
+
+
+class Llama3Rope(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Slow dimensions turn ``factor`` times slower, fast ones as before, those between in between (``llama3``).
+
+    A dimension is slow or fast by how often it turns within ``original_context`` tokens: fewer than
+    ``low_freq_factor`` times, more than ``high_freq_factor`` times.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context: int
+
+
+class ListedRope(msgspec.Struct, frozen=True, tag=True):
+    """Dimension ``i`` turns ``factors[i]`` times slower, as GGUF files list it; ``head_dim / 2`` factors."""
+
+    factors: tuple[float, ...]
+
+
+RopeScaling = LinearRope | Llama3Rope | ListedRope
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and constants of a decoder with RMSNorm, rotary positions, grouped queries, SwiGLU and tied embeddings.
+    """Sizes and constants of a decoder with RMSNorm, rotary positions, grouped queries and SwiGLU.
 
     ``num_heads`` query heads share ``num_kv_heads`` key/value heads in contiguous runs. ``max_context`` counts tokens,
-    prompt and answer together.
+    prompt and answer together. With ``tied_embeddings`` the embedding is the output projection too. ``qkv_bias``,
+    ``out_bias``: whether those projections add a bias; ``qk_norm``: whether each head's queries and keys are normed
+    before they are turned. ``dtype`` is torch's name for what the weights are kept in.
     """
 
     name: str
@@ -27,8 +57,13 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_context: int
     eos_token_ids: tuple[int, ...]
     rope_theta: float = 10_000.0
+    rope_scaling: RopeScaling | None = None
     rms_eps: float = 1e-5
-    seed: int = 0
+    tied_embeddings: bool = True
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False
+    dtype: str = "float32"
 
 
 TINY = ModelConfig(

@@ -1,6 +1,6 @@
-"""A Llama-shaped decoder, as every rank runs it: same step, same code, its own heads and its own shard of the cache.
+"""A Llama-shaped decoder, as every rank runs it: same step, same code, its own weights and its own shard of the cache.
 
-Attention is shared out over the ranks; the rest is computed by each of them. Knows nothing of requests or sampling.
+The embedding and the output projection are whole on every rank. Knows nothing of requests or sampling.
 """
 
 from __future__ import annotations
@@ -8,66 +8,61 @@ from __future__ import annotations
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor
 
-from engine.model.attention import Attention, Placement
+from engine.model.attention import Attention
 from engine.model.config import ModelConfig
+from engine.model.layers import AttentionLayer, MlpLayer, Pass, norm
+from engine.model.linear import Linear
 from engine.model.rope import Rope
 from engine.model.step import Step
-from engine.model.weights import LayerWeights, Weights
-from engine.parallel.layout import HeadShard
+from engine.model.weights import Weights
+from engine.parallel.group import Group
+from engine.parallel.layout import WeightShard
 
 __all__ = ["Llama"]
 
 
 class Llama:
-    """One rank's model."""
+    """One rank's model; ``group`` is the whole world, ``weights`` are what ``shard`` says."""
 
-    def __init__(self, *, model: ModelConfig, heads: HeadShard, weights: Weights, attention: Attention) -> None:
+    def __init__(
+        self, *, model: ModelConfig, shard: WeightShard, weights: Weights, attention: Attention, group: Group
+    ) -> None:
         self._model = model
-        self._heads = heads
-        self._weights = weights
+        self._group = group
         self._attention = attention
         self._rope = Rope(model, device=weights.embedding.device)
+        self._embedding = weights.embedding
+        self._final_norm = weights.final_norm
+        self._head = Linear(weights.head)
+        self._layers = [
+            (
+                AttentionLayer(
+                    index,
+                    model=model,
+                    shard=shard,
+                    weights=layer,
+                    attention=attention,
+                    rope=self._rope,
+                    first_rank=group.rank == 0,
+                ),
+                MlpLayer(model=model, weights=layer),
+            )
+            for index, layer in enumerate(weights.layers)
+        ]
 
     def forward(self, step: Step) -> Tensor:
         """Run all layers, storing keys and values; the final states ``[samples, hidden]`` of the sampled rows."""
-        placement = self._attention.place(step)
-        rotation = self._rope.at(step.positions)
-        hidden = F.embedding(step.tokens, self._weights.embedding)  # [T, hidden]
-        for index, layer in enumerate(self._weights.layers):
-            hidden = hidden + self._attend(index, layer, hidden, rotation, step, placement)
-            hidden = hidden + self._mlp(layer, hidden)
-        return self._norm(hidden[step.sampled], self._weights.final_norm)
+        now = Pass(step=step, placement=self._attention.place(step), rotation=self._rope.at(step.positions))
+        hidden = F.embedding(step.tokens, self._embedding)  # [T, hidden]
+        for attend, feed_forward in self._layers:
+            hidden = hidden + self._whole(attend(hidden, now))
+            hidden = hidden + self._whole(feed_forward(hidden))
+        return norm(hidden[step.sampled], self._final_norm, self._model)
 
     def logits(self, states: Tensor) -> Tensor:
-        """``[samples, vocab]`` of final states."""
-        return F.linear(states, self._weights.embedding)
+        """``[samples, vocab]`` of final states, float32."""
+        return self._head(states).float()
 
-    def _attend(
-        self,
-        index: int,
-        layer: LayerWeights,
-        hidden: Tensor,
-        rotation: tuple[Tensor, Tensor],
-        step: Step,
-        placement: Placement,
-    ) -> Tensor:
-        heads, kv_heads = self._heads.num_heads, self._heads.num_kv_heads
-        qkv = F.linear(self._norm(hidden, layer.attention_norm), layer.qkv)
-        qkv = qkv.view(len(qkv), -1, self._model.head_dim)
-        rotated = self._rope.rotate(qkv[:, : heads + kv_heads], rotation)
-        attended = self._attention.forward(
-            index,
-            queries=rotated[:, :heads],
-            keys=rotated[:, heads:],
-            values=qkv[:, heads + kv_heads :],
-            step=step,
-            placement=placement,
-        )
-        return F.linear(attended.flatten(1), layer.out)
-
-    def _mlp(self, layer: LayerWeights, hidden: Tensor) -> Tensor:
-        gate, up = F.linear(self._norm(hidden, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
-        return F.linear(F.silu(gate) * up, layer.down)
-
-    def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(hidden, weight.shape, weight, self._model.rms_eps)
+    def _whole(self, part: Tensor) -> Tensor:
+        """The sum of all ranks' parts."""
+        return part if self._group.size == 1 else self._group.all_reduce(part)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from engine.model.config import ModelConfig
+from engine.model.config import LinearRope, ListedRope, Llama3Rope, ModelConfig
 
 __all__ = ["Rope"]
 
@@ -14,9 +16,8 @@ class Rope:
     """Cosines and sines of every position of a context, computed in float64 and kept in float32."""
 
     def __init__(self, model: ModelConfig, *, device: torch.device) -> None:
-        exponents = torch.arange(0, model.head_dim, 2, dtype=torch.float64) / model.head_dim
         positions = torch.arange(model.max_context, dtype=torch.float64)
-        angles = torch.outer(positions, model.rope_theta**-exponents)
+        angles = torch.outer(positions, _speeds(model))
         self._cos = angles.cos().float().to(device)  # [max_context, head_dim / 2]
         self._sin = angles.sin().float().to(device)
 
@@ -28,4 +29,26 @@ class Rope:
         """Turn ``states`` ``[T, heads, head_dim]`` by what ``at`` gave for their positions."""
         cos, sin = rotation
         first, second = states.chunk(2, dim=-1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(states.dtype)
+
+
+def _speeds(model: ModelConfig) -> Tensor:
+    """Radians that each dimension turns from one position to the next, ``[head_dim / 2]``."""
+    exponents = torch.arange(0, model.head_dim, 2, dtype=torch.float64) / model.head_dim
+    speeds: Tensor = model.rope_theta**-exponents
+    match model.rope_scaling:
+        case None:
+            return speeds
+        case LinearRope(factor):
+            return speeds / factor
+        case ListedRope(factors):
+            return speeds / torch.tensor(factors, dtype=torch.float64)
+        case Llama3Rope() as scaling:
+            return _llama3_speeds(speeds, scaling)
+
+
+def _llama3_speeds(speeds: Tensor, scaling: Llama3Rope) -> Tensor:
+    turns = scaling.original_context * speeds / (2 * math.pi)
+    fast = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    fast = fast.clamp(0.0, 1.0)
+    return speeds * (fast + (1 - fast) / scaling.factor)

@@ -1,93 +1,160 @@
-"""Weights of the built-in model: drawn from a seed, not loaded.
+"""The weights one rank holds, as its layers multiply with them: read from a checkpoint, cut, and put together.
 
-Every rank draws all of them and keeps its share, so no rank need send any. They come from integers of a fixed
-generator (Mersenne Twister) scaled by powers of two and single multiplications, and are the same to the last bit on
-every machine. Their scales are chosen so that the answers of an untrained model are worth looking at: layers outweigh
-the embedding, so that the next token depends on the whole context and is not just the last one again; printable
-characters have longer embeddings than other ids, so that answers are mostly readable.
+Queries, keys and values are one matrix, gate and up another. Every tensor of a checkpoint must have a place here, or
+the model would be another one than its file says.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from engine.model.checkpoint import Checkpoint, CheckpointError
 from engine.model.config import ModelConfig
-from engine.parallel.layout import HeadShard
+from engine.parallel.layout import HeadShard, WeightShard
 
-__all__ = ["LayerWeights", "Weights", "draw_weights"]
+__all__ = ["LayerWeights", "Weights", "load_weights"]
 
-_GRAIN = 2**15
-_EMBEDDING_NORM = 4.0
+_WITHOUT_USE = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "masked_bias")
+"""Ends of names of tensors that old exporters wrote out, though they follow from the config."""
 
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """One decoder layer. ``qkv`` holds this rank's heads only, queries, keys and values one after the other."""
+    """One rank's share of one decoder layer; ``qkv`` is queries, keys and values, one after the other."""
 
     attention_norm: Tensor  # [hidden]
     qkv: Tensor  # [(heads + 2 * kv_heads) * head_dim, hidden]
-    out: Tensor  # [hidden, all heads * head_dim]
+    qkv_bias: Tensor | None  # [(heads + 2 * kv_heads) * head_dim]
+    query_norm: Tensor | None  # [head_dim]
+    key_norm: Tensor | None  # [head_dim]
+    out: Tensor  # [hidden, own columns]
+    out_bias: Tensor | None  # [hidden]
     mlp_norm: Tensor  # [hidden]
-    gate_up: Tensor  # [2 * intermediate, hidden]
-    down: Tensor  # [hidden, intermediate]
+    gate_up: Tensor  # [2 * own intermediate, hidden]
+    down: Tensor  # [hidden, own intermediate]
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A whole model; the embedding is the output projection too."""
+    """A whole model, as one rank holds it. ``head`` is the output projection; it may be the embedding itself."""
 
     embedding: Tensor  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor  # [hidden]
+    head: Tensor  # [vocab, hidden]
 
 
-def draw_weights(model: ModelConfig, heads: HeadShard, *, device: torch.device) -> Weights:
-    """The weights of ``model`` that a rank with ``heads`` needs, float32."""
-    draw = _Draw(model.seed)
-    embedding = draw.matrix(model.vocab_size, model.hidden_size, gain=_EMBEDDING_NORM) * _embedding_lengths(model)
-    return Weights(
-        embedding=embedding.to(device),
-        layers=tuple(_draw_layer(draw, model, heads, device) for _ in range(model.num_layers)),
-        final_norm=torch.ones(model.hidden_size, device=device),
+def load_weights(
+    checkpoint: Checkpoint, model: ModelConfig, shard: WeightShard, *, device: torch.device, dtype: torch.dtype
+) -> Weights:
+    """Read what a rank with ``shard`` needs of ``model``.
+
+    Raises:
+        CheckpointError: a tensor is missing, has another shape, or has no place in the model.
+    """
+    reader = _Reader(checkpoint, model, shard, device=device, dtype=dtype)
+    embedding = reader.read("model.embed_tokens.weight", [model.vocab_size, model.hidden_size])
+    weights = Weights(
+        embedding=embedding,
+        layers=tuple(reader.layer(index) for index in range(model.num_layers)),
+        final_norm=reader.read("model.norm.weight", [model.hidden_size]),
+        head=reader.head(embedding),
     )
+    reader.check_all_read()
+    return weights
 
 
-def _draw_layer(draw: _Draw, model: ModelConfig, heads: HeadShard, device: torch.device) -> LayerWeights:
-    hidden, dim = model.hidden_size, model.head_dim
-    queries = draw.matrix(model.num_heads * dim, hidden, gain=1.5)
-    keys = draw.matrix(model.num_kv_heads * dim, hidden, gain=1.5)
-    values = draw.matrix(model.num_kv_heads * dim, hidden, gain=1.0)
-    own_queries = slice(heads.first_head * dim, (heads.first_head + heads.num_heads) * dim)
-    own_kv = slice(heads.first_kv_head * dim, (heads.first_kv_head + heads.num_kv_heads) * dim)
-    return LayerWeights(
-        attention_norm=torch.ones(hidden, device=device),
-        qkv=torch.cat([queries[own_queries], keys[own_kv], values[own_kv]]).to(device),
-        out=draw.matrix(hidden, model.num_heads * dim, gain=4.0).to(device),
-        mlp_norm=torch.ones(hidden, device=device),
-        gate_up=draw.matrix(2 * model.intermediate_size, hidden, gain=1.0).to(device),
-        down=draw.matrix(hidden, model.intermediate_size, gain=8.0).to(device),
-    )
+class _Reader:
+    """Reads tensors for one rank, and remembers which."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        model: ModelConfig,
+        shard: WeightShard,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._model = model
+        self._shard = shard
+        self._device = device
+        self._dtype = dtype
+        self._read: set[str] = set()
+
+    def read(
+        self, name: str, shape: Sequence[int], *, rows: range | None = None, columns: range | None = None
+    ) -> Tensor:
+        """One tensor or a part of it, where and as the model wants it."""
+        self._read.add(name)
+        tensor = self._checkpoint.read(name, shape=shape, rows=rows, columns=columns)
+        return tensor.to(self._device, self._dtype)
+
+    def head(self, embedding: Tensor) -> Tensor:
+        """The output projection. Files of models that tie it to the embedding may still hold a copy."""
+        name = "lm_head.weight"
+        if self._model.tied_embeddings:
+            self._read.add(name)
+            return embedding
+        return self.read(name, [self._model.vocab_size, self._model.hidden_size])
+
+    def layer(self, index: int) -> LayerWeights:
+        """One decoder layer."""
+        model, prefix = self._model, f"model.layers.{index}."
+        hidden, dim = model.hidden_size, model.head_dim
+        attention, mlp = prefix + "self_attn.", prefix + "mlp."
+        return LayerWeights(
+            attention_norm=self.read(prefix + "input_layernorm.weight", [hidden]),
+            qkv=torch.cat(self._qkv(attention, "weight", [hidden])),
+            qkv_bias=torch.cat(self._qkv(attention, "bias", [])) if model.qkv_bias else None,
+            query_norm=self.read(attention + "q_norm.weight", [dim]) if model.qk_norm else None,
+            key_norm=self.read(attention + "k_norm.weight", [dim]) if model.qk_norm else None,
+            out=self.read(
+                attention + "o_proj.weight", [hidden, model.num_heads * dim], columns=_own_columns(self._shard, dim)
+            ),
+            out_bias=self.read(attention + "o_proj.bias", [hidden]) if model.out_bias else None,
+            mlp_norm=self.read(prefix + "post_attention_layernorm.weight", [hidden]),
+            gate_up=torch.cat([self._inner_rows(mlp + "gate_proj.weight"), self._inner_rows(mlp + "up_proj.weight")]),
+            down=self.read(
+                mlp + "down_proj.weight", [hidden, model.intermediate_size], columns=self._shard.intermediate
+            ),
+        )
+
+    def _qkv(self, prefix: str, kind: str, rest: Sequence[int]) -> list[Tensor]:
+        """This rank's rows of the three projections' weights or biases."""
+        model, heads = self._model, self._shard.heads
+        queries, kv = _query_rows(heads, model.head_dim), _kv_rows(heads, model.head_dim)
+        counts = {"q": (model.num_heads, queries), "k": (model.num_kv_heads, kv), "v": (model.num_kv_heads, kv)}
+        return [
+            self.read(f"{prefix}{letter}_proj.{kind}", [count * model.head_dim, *rest], rows=rows)
+            for letter, (count, rows) in counts.items()
+        ]
+
+    def _inner_rows(self, name: str) -> Tensor:
+        shape = [self._model.intermediate_size, self._model.hidden_size]
+        return self.read(name, shape, rows=self._shard.intermediate)
+
+    def check_all_read(self) -> None:
+        """Refuse a checkpoint with a tensor that this model does not multiply with."""
+        for name in sorted(self._checkpoint.names):
+            if name not in self._read and not name.endswith(_WITHOUT_USE):
+                raise CheckpointError(f"tensor {name} has no place in model {self._model.name}, as its config is")
 
 
-def _embedding_lengths(model: ModelConfig) -> Tensor:
-    """Factor of each id's embedding ``[vocab, 1]``: 1 for what an answer may be made of, less for the rest."""
-    lengths = torch.full((model.vocab_size, 1), 0.25)
-    lengths[[ord("\n"), *range(ord(" "), ord("~") + 1)]] = 1.0
-    lengths[list(model.eos_token_ids)] = 0.8
-    return lengths
+def _query_rows(heads: HeadShard, dim: int) -> range:
+    return range(heads.first_head * dim, (heads.first_head + heads.num_heads) * dim)
 
 
-class _Draw:
-    """Uniform random matrices, one after the other."""
+def _kv_rows(heads: HeadShard, dim: int) -> range:
+    return range(heads.first_kv_head * dim, (heads.first_kv_head + heads.num_kv_heads) * dim)
 
-    def __init__(self, seed: int) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
 
-    def matrix(self, rows: int, columns: int, *, gain: float) -> Tensor:
-        """``[rows, columns]``; multiplied with a vector of root mean square 1 it gives one of about ``gain``."""
-        grains = torch.randint(-_GRAIN, _GRAIN, (rows, columns), generator=self._generator)
-        return grains.float() / _GRAIN * (gain * math.sqrt(3 / columns))
+def _own_columns(shard: WeightShard, dim: int) -> range:
+    """The rank's columns of the projection after attention, among those of all heads."""
+    first = shard.heads.first_head * dim
+    return range(first + shard.out_columns.start, first + shard.out_columns.stop)

@@ -9,7 +9,7 @@ import msgspec
 
 from engine.model.config import ModelConfig
 
-__all__ = ["HeadShard", "Layout", "LayoutError"]
+__all__ = ["HeadShard", "Layout", "LayoutError", "WeightShard"]
 
 
 class LayoutError(ValueError):
@@ -23,6 +23,19 @@ class HeadShard(msgspec.Struct, frozen=True, kw_only=True):
     num_heads: int
     first_kv_head: int
     num_kv_heads: int
+
+
+class WeightShard(msgspec.Struct, frozen=True, kw_only=True):
+    """What of every layer's weights one rank holds; ranges are half-open.
+
+    The projection after attention is cut by columns, of which each head gives ``head_dim``: a rank takes
+    ``out_columns`` of its own group's heads, since every rank of a group has the whole attention of those. The MLP is
+    cut by ``intermediate`` features, over all ranks.
+    """
+
+    heads: HeadShard
+    out_columns: range
+    intermediate: range
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +89,24 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             num_kv_heads=max(1, model.num_kv_heads // groups),
         )
 
+    def weights(self, model: ModelConfig, *, rank: int) -> WeightShard:
+        """What ``rank`` holds of each layer. Shares differ by one column or feature where they do not divide.
+
+        Raises:
+            LayoutError: the heads do not divide evenly.
+        """
+        heads = self.heads(model, group=self.group(rank))
+        columns = heads.num_heads * model.head_dim
+        return WeightShard(
+            heads=heads,
+            out_columns=_share(columns, part=self.dcp_rank(rank), parts=self.dcp_size),
+            intermediate=_share(model.intermediate_size, part=rank, parts=self.tp_size),
+        )
+
     @property
     def _groups_in_words(self) -> str:
         return f"{self.num_groups} groups of ranks (tp_size {self.tp_size} / dcp_size {self.dcp_size})"
+
+
+def _share(total: int, *, part: int, parts: int) -> range:
+    return range(total * part // parts, total * (part + 1) // parts)

@@ -10,13 +10,15 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor
 
 from engine.model.config import TINY, ModelConfig
-from engine.model.weights import LayerWeights, Weights, draw_weights
+from engine.model.tiny_weights import draw_checkpoint
+from engine.model.weights import LayerWeights, Weights, load_weights
 from engine.parallel.layout import Layout
 
 
 @cache
 def whole_weights(model: ModelConfig = TINY) -> Weights:
-    return draw_weights(model, Layout().heads(model, group=0), device=torch.device("cpu"))
+    shard = Layout().weights(model, rank=0)
+    return load_weights(draw_checkpoint(model), model, shard, device=torch.device("cpu"), dtype=torch.float32)
 
 
 def naive_logits(tokens: Sequence[int], model: ModelConfig = TINY) -> Tensor:

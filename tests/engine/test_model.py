@@ -15,10 +15,12 @@ from torch import Tensor
 from contract.geometry import Geometry
 from engine.cache.pools import KVPool
 from engine.model.attention import Attention
+from engine.model.build import build_model
 from engine.model.config import TINY
-from engine.model.llama import Llama
+from engine.model.source import ModelSource
 from engine.model.step import DecodePart, ExtendPart, Step, plan_step
-from engine.model.weights import draw_weights
+from engine.model.tiny_weights import draw_checkpoint
+from engine.model.weights import load_weights
 from engine.parallel.group import Group
 from engine.parallel.layout import Layout
 from engine.parallel.threads import ThreadWorld
@@ -33,24 +35,21 @@ LAYOUTS = [(1, 1), (2, 1), (2, 2), (3, 3), (4, 1), (4, 2), (4, 4)]
 GEOMETRIES = [(1, 1), (3, 1), (16, 1), (4, 2)]  # page size, interleave
 
 
-def build_model(layout: Layout, geometry: Geometry) -> Callable[[Group], Callable[[Step], Tensor]]:
-    def build(group: Group) -> Callable[[Step], Tensor]:
+def build(layout: Layout, geometry: Geometry) -> Callable[[Group], Callable[[Step], Tensor]]:
+    def build_rank(group: Group) -> Callable[[Step], Tensor]:
         torch.set_num_threads(1)
-        heads = layout.heads(TINY, group=layout.group(group.rank))
-        pool = KVPool(
-            num_layers=TINY.num_layers,
+        model = build_model(
+            ModelSource(config=TINY),
+            layout=layout,
+            geometry=geometry,
             num_blocks=NUM_BLOCKS,
-            page_size=geometry.page_size,
-            num_kv_heads=heads.num_kv_heads,
-            head_dim=TINY.head_dim,
             device=CPU,
+            dtype=torch.float32,
+            group=group,
         )
-        attention = Attention(pool=pool, geometry=geometry, layout=layout, group=group, device=CPU)
-        weights = draw_weights(TINY, heads, device=CPU)
-        model = Llama(model=TINY, heads=heads, weights=weights, attention=attention)
         return lambda step: model.logits(model.forward(step))
 
-    return build
+    return build_rank
 
 
 class Engine:
@@ -58,7 +57,7 @@ class Engine:
 
     def __init__(self, layout: Layout, geometry: Geometry) -> None:
         self.geometry = geometry
-        self.world = ThreadWorld(size=layout.tp_size, build=build_model(layout, geometry))
+        self.world = ThreadWorld(size=layout.tp_size, build=build(layout, geometry))
 
     def run(self, chunks: Sequence[Chunk]) -> Tensor:
         """Logits after each chunk, the same on all ranks."""
@@ -160,7 +159,8 @@ def test_every_token_lives_on_one_rank_of_its_group_only() -> None:
             head_dim=TINY.head_dim,
             device=CPU,
         )
-        attention = Attention(pool=pools[group.rank], geometry=geometry, layout=layout, group=group, device=CPU)
+        pair = group.subgroup(size=layout.dcp_size)
+        attention = Attention(pool=pools[group.rank], geometry=geometry, group=pair, device=CPU)
 
         def work(step: Step) -> None:
             rows = len(step.tokens)
@@ -214,10 +214,14 @@ def test_a_block_table_too_short_for_its_tokens_is_an_error_that_names_the_reque
         plan_step([chunk_of(13, [0, 1], request_id=7)], Geometry(page_size=3, dcp_size=2), device=CPU)
 
 
-def test_weights_do_not_depend_on_who_draws_them() -> None:
-    whole = whole_weights()
-    half = draw_weights(TINY, Layout(tp_size=2).heads(TINY, group=1), device=CPU)
-    assert torch.equal(half.embedding, whole.embedding)
-    queries, keys, values = torch.split(whole.layers[1].qkv, [64, 32, 32])
-    assert torch.equal(half.layers[1].qkv, torch.cat([queries[32:], keys[16:], values[16:]]))
-    assert torch.equal(half.layers[1].down, whole.layers[1].down)
+def test_ranks_hold_their_shares_of_the_same_weights() -> None:
+    """Rank 3 of 4 in pairs: the second half of the heads, of whose columns it takes the second half again."""
+    whole = whole_weights().layers[1]
+    shard = Layout(tp_size=4, dcp_size=2).weights(TINY, rank=3)
+    share = load_weights(draw_checkpoint(TINY), TINY, shard, device=CPU, dtype=torch.float32).layers[1]
+    queries, keys, values = torch.split(whole.qkv, [64, 32, 32])
+    gate, up = whole.gate_up.chunk(2)
+    assert torch.equal(share.qkv, torch.cat([queries[32:], keys[16:], values[16:]]))
+    assert torch.equal(share.out, whole.out[:, 48:])
+    assert torch.equal(share.gate_up, torch.cat([gate[96:], up[96:]]))
+    assert torch.equal(share.down, whole.down[:, 96:])
