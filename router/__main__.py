@@ -17,7 +17,7 @@ from router.config import RouterConfig
 from router.flags import BAD_FLAGS_STATUS, PROGRAM, REPLAY, SERVE, parse_replay, parse_serve
 from router.front.server import BindError
 from router.replay import run_replay
-from router.service import Router
+from router.service import serving
 
 __all__ = ["main"]
 
@@ -47,8 +47,8 @@ async def _run(config: RouterConfig, tokenizer: Tokenizer | None) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with Router(config, tokenizer=tokenizer) as router:
-        print(f"{PROGRAM} ready {router.url}", flush=True)
+    async with serving(config, tokenizer=tokenizer) as url:
+        print(f"{PROGRAM} ready {url}", flush=True)
         await stop.wait()
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import Self
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 from prometheus_client import CollectorRegistry
@@ -27,76 +27,70 @@ from router.front.plan import Planner
 from router.front.relay import Relay
 from router.front.server import HttpServer, engine_session
 from router.intake.index import BlockIndex, LaneHandle
-from router.intake.subscriber import Subscriber
+from router.intake.subscriber import Context, Subscriber
 
-__all__ = ["Router"]
+__all__ = ["serving"]
 
 
-class Router:
-    """A running router, inside its context. ``tokenizer`` is what ``config.tokenizer`` names, loaded; None: none is.
+@asynccontextmanager
+async def serving(config: RouterConfig, *, tokenizer: Tokenizer | None) -> AsyncIterator[str]:
+    """A running router; the URL it listens on. ``tokenizer`` is what ``config.tokenizer`` names, loaded.
 
-    ``url`` is where it listens.
+    On the way out requests end first, while their engines are still known; then streams and connections.
+
+    Raises:
+        BindError: the address cannot be listened on.
     """
+    index = BlockIndex()
+    session = engine_session(connect_timeout=config.connect_timeout, idle_timeout=config.idle_timeout)
+    with Context() as context:
+        async with session:
+            fleet = _make_fleet(config, session, index, context)
+            api = _make_api(config, session, fleet, index, tokenizer)
+            server = HttpServer(api, host=config.host, port=config.port, drain_timeout=config.drain_timeout)
+            try:
+                url = await server.start()
+                fleet.start()
+                yield url
+            finally:
+                await server.close()
+                await fleet.close()
 
-    def __init__(self, config: RouterConfig, *, tokenizer: Tokenizer | None) -> None:
-        self._config = config
-        self._tokenizer = tokenizer
-        self._index = BlockIndex()
-        self.url = ""
 
-    async def __aenter__(self) -> Self:
-        config = self._config
-        self._session = engine_session(connect_timeout=config.connect_timeout, idle_timeout=config.idle_timeout)
-        self._fleet = self._make_fleet(self._session)
-        api = self._make_api(self._session)
-        self._server = HttpServer(api, host=config.host, port=config.port, drain_timeout=config.drain_timeout)
-        try:
-            self.url = await self._server.start()
-        except BaseException:
-            await self._close()
-            raise
-        self._fleet.start()
-        return self
+def _make_fleet(config: RouterConfig, session: aiohttp.ClientSession, index: BlockIndex, context: Context) -> Fleet:
+    def subscribe(address: LaneAddress, topic: str, handle: LaneHandle) -> Subscriber:
+        return Subscriber(address=address, topic=topic, index=index, handle=handle, context=context)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._close()
+    def make_lane(url: str, dp_rank: int, speed: ReplicaSpeed) -> Lane:
+        return Lane(url=url, dp_rank=dp_rank, index=index, speed=speed, subscribe=subscribe)
 
-    async def _close(self) -> None:
-        """Requests first, while their engines are still known; then the streams and the connections."""
-        await self._server.close()
-        await self._fleet.close()
-        await self._session.close()
+    speed = FleetSpeed()
+    replicas = [Replica(url, speed=speed.replica(), make_lane=make_lane) for url in config.urls]
+    return Fleet(replicas, prober=Prober(session, timeout=config.probe_timeout), interval=config.probe_interval)
 
-    def _make_fleet(self, session: aiohttp.ClientSession) -> Fleet:
-        config, speed = self._config, FleetSpeed()
-        replicas = [Replica(url, speed=speed.replica(), make_lane=self._make_lane) for url in config.urls]
-        return Fleet(replicas, prober=Prober(session, timeout=config.probe_timeout), interval=config.probe_interval)
 
-    def _make_lane(self, url: str, dp_rank: int, speed: ReplicaSpeed) -> Lane:
-        return Lane(url=url, dp_rank=dp_rank, index=self._index, speed=speed, subscribe=self._subscribe)
-
-    def _subscribe(self, address: LaneAddress, topic: str, handle: LaneHandle) -> Subscriber:
-        return Subscriber(address=address, topic=topic, index=self._index, handle=handle)
-
-    def _make_api(self, session: aiohttp.ClientSession) -> Api:
-        config, fleet, registry = self._config, self._fleet, CollectorRegistry()
-        remote = RemoteTokenizer(session, timeout=config.probe_timeout) if config.tokenizer == AUTO else None
-        tokenization = Tokenization(fixed=self._tokenizer, remote=remote)
-        chooser = Chooser(self._index, POLICIES[config.policy](), seed=config.seed, now=time.monotonic())
-        metrics = RequestMetrics(registry)
-        registry.register(FleetMetrics(fleet, self._index, tokenization))
-        relay = Relay(session, fleet=fleet, chooser=chooser, metrics=metrics, expose_replica=config.expose_replica)
-        return Api(
-            session=session,
-            fleet=fleet,
-            index=self._index,
-            chooser=chooser,
-            planner=Planner(fleet, tokenization),
-            relay=relay,
-            metrics=metrics,
-            registry=registry,
-            max_body_bytes=config.max_body_bytes,
-            body_timeout=config.body_timeout,
-        )
+def _make_api(
+    config: RouterConfig,
+    session: aiohttp.ClientSession,
+    fleet: Fleet,
+    index: BlockIndex,
+    tokenizer: Tokenizer | None,
+) -> Api:
+    remote = RemoteTokenizer(session, timeout=config.probe_timeout) if config.tokenizer == AUTO else None
+    tokenization = Tokenization(fixed=tokenizer, remote=remote)
+    chooser = Chooser(index, POLICIES[config.policy](), seed=config.seed, now=time.monotonic())
+    registry = CollectorRegistry()
+    metrics = RequestMetrics(registry)
+    registry.register(FleetMetrics(fleet, index, tokenization))
+    return Api(
+        session=session,
+        fleet=fleet,
+        index=index,
+        chooser=chooser,
+        planner=Planner(fleet, tokenization),
+        relay=Relay(session, fleet=fleet, chooser=chooser, metrics=metrics, expose_replica=config.expose_replica),
+        metrics=metrics,
+        registry=registry,
+        max_body_bytes=config.max_body_bytes,
+        body_timeout=config.body_timeout,
+    )

@@ -29,7 +29,10 @@ from router.intake.index import BlockIndex, LaneHandle
 from router.intake.stream import Action, Apply, AskReplay, Clear, LaneStream
 from router.intake.stream_report import StreamState, SubscriberLimits, SubscriberStatus
 
-__all__ = ["SubscribeError", "Subscriber", "SubscriberLimits", "SubscriberStatus"]
+__all__ = ["Context", "SubscribeError", "Subscriber", "SubscriberLimits", "SubscriberStatus"]
+
+Context = zmq.asyncio.Context
+"""ZMQ's threads, for several subscribers to share."""
 
 _LOG = logging.getLogger(__name__)
 _EVENTS_A_SLICE = 64

@@ -13,7 +13,7 @@ from fake_engine import FakeEngine, until
 
 from router.choice.tokenization import named_tokenizer
 from router.config import RouterConfig
-from router.service import Router
+from router.service import serving
 
 __all__ = ["RouterClient", "Stage"]
 
@@ -93,9 +93,9 @@ class Stage:
     async def router(self, *engines: FakeEngine, ready: bool = True, **options: Any) -> RouterClient:
         defaults = {"port": 0, "seed": 5, "probe_interval": 0.1, "probe_timeout": 1.0, "drain_timeout": 0.5}
         config = RouterConfig(replicas=tuple(engine.url for engine in engines), **{**defaults, **options})
-        router = await self._stack.enter_async_context(Router(config, tokenizer=named_tokenizer(config.tokenizer)))
+        url = await self._stack.enter_async_context(serving(config, tokenizer=named_tokenizer(config.tokenizer)))
         session = await self._stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
-        client = RouterClient(session, router.url)
+        client = RouterClient(session, url)
         if ready:
             await until(lambda: self._is_ready(client), "the router is ready")
         return client
