@@ -24,7 +24,7 @@ MAX_BUSY = 0.8
 """Busy shares above this count as this: the queue term already says the rest, and the price must stay finite."""
 
 TIE_SHARE = 0.1
-TIE_SECONDS = 0.001
+TIE_SECONDS = 0.0002
 """Costs this close to the lowest are equal: learnt speeds are not known better than that."""
 
 

@@ -95,7 +95,7 @@ class Prober:
                     return None
                 if response.status != 200:
                     raise ProbeError(Failure.ILL, f"{url}{path} answers {response.status}")
-                body = await response.content.read(MAX_ANSWER_BYTES) if not parse else await _read(response)
+                body = await _read(response)
                 return msgspec.json.decode(body) if parse else None
         except TimeoutError:
             raise ProbeError(Failure.ILL, f"{url}{path} did not answer within {self._timeout.total:g} s") from None

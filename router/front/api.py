@@ -27,6 +27,8 @@ from router.replay import lane_record
 __all__ = ["Api"]
 
 _JSON = "application/json"
+CLIENT_LEFT = 499
+"""Counted, never sent: nginx's number for a client that did not wait."""
 
 
 class Api:
@@ -86,6 +88,9 @@ class Api:
                 return response
             except ApiError as error:
                 status = error.status
+                raise
+            except (asyncio.CancelledError, ConnectionError):
+                status = CLIENT_LEFT
                 raise
             finally:
                 self._metrics.answered(route=route.value, status=status)

@@ -31,8 +31,9 @@ _ANSWER_OWN = _HOP_BY_HOP | {"content-length", "date", "server"}
 
 
 def for_engine(headers: Mapping[str, str]) -> Headers:
-    """A client's headers as an engine gets them."""
-    return [*_without(headers, _REQUEST_OWN), ("Accept-Encoding", "identity")]
+    """A client's headers as an engine gets them. A body that says nothing of its type has been read as JSON here."""
+    kept = [*_without(headers, _REQUEST_OWN), ("Accept-Encoding", "identity")]
+    return kept if "Content-Type" in headers else [*kept, ("Content-Type", "application/json")]
 
 
 def for_client(headers: Mapping[str, str]) -> Headers:

@@ -243,7 +243,7 @@ async def test_a_client_that_leaves_before_the_first_token_frees_the_engine_with
     asking.cancel()
     await asyncio.wait_for(engine.asked[0].left.wait(), 1.0)
     await until(lambda: idle(router), "nothing is in flight")
-    assert "queued_tokens" in await metrics(router)
+    assert f'kvsteer_requests_total{{route="{path}",status="499"}} 1.0' in await metrics(router)
 
 
 @pytest.mark.parametrize(("path", "body"), ROUTES)

@@ -58,6 +58,16 @@ async def test_headers_that_belong_to_one_connection_stay_there(stage: Stage) ->
     assert not {"X-Mine", "TE", "Keep-Alive", "Expect"} & set(got)
 
 
+async def test_a_body_of_no_type_is_sent_on_as_json(stage: Stage) -> None:
+    engine = await stage.engine()
+    router = await stage.router(engine)
+    async with router.session.post(
+        f"{router.url}/v1/completions", data=b'{"prompt":"a"}', skip_auto_headers=["Content-Type"]
+    ) as response:
+        assert response.status == 200
+    assert engine.asked[0].headers["Content-Type"] == "application/json"
+
+
 async def test_a_body_in_chunks_or_compressed_arrives_whole(stage: Stage) -> None:
     engine = await stage.engine()
     router = await stage.router(engine)
