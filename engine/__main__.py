@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from typing import NoReturn
 
 import msgspec
 
 from contract.events import Event
 from contract.kv_events_config import KVEventsConfig
-from engine.config import EngineConfig
-from engine.flags import PROGRAM, parse_flags
+from engine.config import ConfigError, EngineConfig
+from engine.flags import BAD_FLAGS_STATUS, PROGRAM, parse_flags
 from engine.loop import EngineLoop
 from engine.model.byte_tokenizer import ByteTokenizer
-from engine.model.config import TINY
-from engine.runner.base import Runner
-from engine.runner.sim_runner import SimRunner
+from engine.parallel.follow import follow, launch
+from engine.parallel.rank_process import leave
+from engine.parallel.role import Follower, Head, Launcher, Role, role_of
+from engine.parallel.seat import Cluster, SeatError
+from engine.parallel.world import CollectiveError
+from engine.runner.process_runner import ProcessRunner
+from engine.runner.start import StartError, rank_plan, start_runner
 from engine.scheduler import Limits, Scheduler
 from engine.server.http_server import HttpServer
 from engine.server.lanes import Lane
@@ -35,25 +41,47 @@ __all__ = ["main"]
 
 _SNAPSHOT_SECONDS = 10.0
 _WATCH_SECONDS = 0.2
-
-
-class StartError(RuntimeError):
-    """Something that the flags ask for is not there; one line."""
+_FOLLOWERS_STAY_SECONDS = 5.0
+"""On top of the grace: ranks are closed after the requests."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the process until it is told to end: its exit status."""
-    config = parse_flags(sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else argv
+    config = parse_flags(argv)
+    try:
+        role = role_of(config.nodes, size=config.tp_size, environ=os.environ)
+        if role != Head():
+            config.check_one_engine()
+    except (SeatError, ConfigError) as error:
+        return _complain(str(error), status=BAD_FLAGS_STATUS)
     _log_to_stderr(config.log_level)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            complaint = runner.run(_serve(config))
-    except (StartError, PublisherError, OSError) as error:
+        complaint = _be(role, config, argv)
+    except (StartError, PublisherError, CollectiveError, OSError) as error:
         complaint = str(error)
-    if complaint is None:
-        return 0
+    return 0 if complaint is None else _complain(complaint, status=1)
+
+
+def _complain(complaint: str, *, status: int) -> int:
     print(f"{PROGRAM}: error: {' '.join(complaint.split())}", file=sys.stderr)
-    return 1
+    return status
+
+
+def _be(role: Role, config: EngineConfig, argv: Sequence[str]) -> str | None:
+    """What this process is for; None if all went well, else what did not."""
+    if isinstance(role, Launcher):
+        return launch(role, [sys.executable, "-m", "engine", *argv])
+    if isinstance(role, Follower):
+        _follow(role, config)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that it ends us while we start, as SIGTERM does
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(config, role.cluster))
+
+
+def _follow(role: Follower, config: EngineConfig) -> NoReturn:
+    plan, grace = rank_plan(config), _FOLLOWERS_STAY_SECONDS + config.shutdown_grace_seconds
+    leave(follow(role, build=plan, device=plan.device, timeout=config.rank_timeout, grace=grace, program=PROGRAM))
 
 
 def _log_to_stderr(level: str) -> None:
@@ -71,14 +99,16 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(config: EngineConfig) -> str | None:
+async def _serve(config: EngineConfig, cluster: Cluster | None) -> str | None:
     """Serve until a signal comes (None) or a lane dies (why)."""
-    stop = _stop_on_signal()
     servers: list[HttpServer] = []
     with ExitStack() as lanes:
         try:
             mailroom = Mailroom(asyncio.get_running_loop())
-            replicas = [lanes.enter_context(_replica(config, index, mailroom)) for index in range(config.replicas)]
+            replicas = [
+                lanes.enter_context(_replica(config, index, mailroom, cluster)) for index in range(config.replicas)
+            ]
+            stop = _stop_on_signal()
             servers += map(HttpServer, replicas)
             for index, server in enumerate(servers):
                 await server.listen(host=config.host, port=config.http_port(index))
@@ -148,7 +178,7 @@ class _LanePublisher:
 
 
 @contextmanager
-def _replica(config: EngineConfig, index: int, mailroom: Mailroom) -> Iterator[Replica]:
+def _replica(config: EngineConfig, index: int, mailroom: Mailroom, cluster: Cluster | None) -> Iterator[Replica]:
     """One replica with all its lanes at work. Leaving it ends the lanes, then the publishers, which send the rest."""
     events = config.events_config(index)
     ranks = range(config.dp_size)
@@ -156,19 +186,26 @@ def _replica(config: EngineConfig, index: int, mailroom: Mailroom) -> Iterator[R
         publishers: list[_LanePublisher] = []
         if events is not None:
             publishers += (stack.enter_context(closing(_LanePublisher(events, dp_rank=rank))) for rank in ranks)
-        lanes = [stack.enter_context(_lane(config, rank, publishers[rank] if publishers else None)) for rank in ranks]
+        lanes = [
+            stack.enter_context(_lane(config, rank, publishers[rank] if publishers else None, cluster))
+            for rank in ranks
+        ]
         bound = publishers[0].as_bound if publishers else None
         yield Replica(config, lanes=lanes, mailroom=mailroom, events=bound)
 
 
 @contextmanager
-def _lane(config: EngineConfig, dp_rank: int, publisher: _LanePublisher | None) -> Iterator[Lane]:
+def _lane(
+    config: EngineConfig, dp_rank: int, publisher: _LanePublisher | None, cluster: Cluster | None
+) -> Iterator[Lane]:
     """One lane at work. Leaving it ends its thread, then its ranks."""
     publish = _nowhere if publisher is None else publisher.publish
-    with closing(_runner(config)) as runner:
+    with closing(start_runner(config, cluster=cluster)) as runner:
         loop = EngineLoop(scheduler=_scheduler(config), runner=runner, publish=publish)
         with closing(loop):
             loop.start()
+            if isinstance(runner, ProcessRunner):
+                runner.on_loss(loop.fail)
             if publisher is not None:
                 publisher.answer_old_replays_from(loop)
             yield Lane(loop, dp_rank=dp_rank, events=publisher)
@@ -191,26 +228,6 @@ def _scheduler(config: EngineConfig) -> Scheduler:
         limits=limits,
         eos_token_ids=ByteTokenizer.eos_token_ids,
     )
-
-
-def _runner(config: EngineConfig) -> Runner:
-    if config.model_path == "sim":
-        return SimRunner(timing=config.sim, geometry=config.geometry, seed=config.random_seed)
-    try:
-        from engine.parallel.threads import RankFailedError
-        from engine.runner.torch_runner import DeviceError, TorchRunner, resolve_device
-    except ModuleNotFoundError as error:
-        raise StartError(f"--model-path tiny needs {error.name}: pip install 'kvsteer[engine]'") from None
-    try:
-        return TorchRunner(
-            model=TINY,
-            layout=config.layout,
-            geometry=config.geometry,
-            num_blocks=config.total_blocks,
-            device=resolve_device(config.device),
-        )
-    except (DeviceError, RankFailedError) as error:
-        raise StartError(str(error)) from None
 
 
 if __name__ == "__main__":

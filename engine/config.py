@@ -14,6 +14,8 @@ from contract.geometry import Geometry, GeometryError
 from contract.kv_events_config import KVEventsConfig
 from engine.model.config import TINY
 from engine.parallel.layout import Layout, LayoutError
+from engine.parallel.role import NodePlan
+from engine.parallel.seat import SeatError
 from engine.port_plan import PortPlanError, check_ports, events_of_replica
 from engine.runner.sim_runner import SimTiming
 
@@ -29,6 +31,7 @@ _AT_LEAST_ONE = (
     "chunked_prefill_size",
     "max_body_bytes",
 )
+_BUILT_IN = ("tiny", "tiny-hybrid", "sim")
 _NOT_NEGATIVE = ("max_queued_requests", "shutdown_grace_seconds")
 
 
@@ -58,6 +61,15 @@ class EngineConfig:
     tp_size: int = _option(1, "ranks of one engine")
     dcp_size: int = _option(1, "ranks that share the tokens of a sequence; divides tp_size")
     dcp_interleave: int = _option(1, "tokens in a row that go to one of these ranks; divides page_size")
+    rank_backend: str = _option(
+        "auto",
+        "what ranks are; auto takes threads for built-in models, which compute less than a process costs to start",
+        choices=("auto", "threads", "processes"),
+    )
+    rank_timeout: float = _option(120.0, "seconds that ranks wait for each other; silent ones then end the engine")
+    nnodes: int = _option(1, "machines that hold the ranks of one engine, equally many each")
+    node_rank: int = _option(0, "this one of them; 0 serves")
+    dist_init_addr: str | None = _option(None, "HOST:PORT of node 0 at which the ranks of all machines meet")
     dp_size: int = _option(1, "engines behind one port, each with a cache of its own")
     context_length: int = _option(TINY.max_context, "longest sequence in tokens, prompt and answer together")
     max_total_tokens: int = _option(65536, "tokens of sequences that one cache holds, over all ranks")
@@ -81,6 +93,7 @@ class EngineConfig:
             self._check_numbers()
             if self.model_path == "tiny":
                 layout.heads(TINY, group=0)
+            self._check_nodes()
             check_ports(
                 host=self.host,
                 port=self.port,
@@ -88,7 +101,7 @@ class EngineConfig:
                 dp_size=self.dp_size,
                 events=self.kv_events_config,
             )
-        except (GeometryError, LayoutError, PortPlanError, EndpointError) as error:
+        except (GeometryError, LayoutError, PortPlanError, EndpointError, SeatError) as error:
             raise ConfigError(str(error)) from None
         if self.max_total_tokens < width:
             raise ConfigError(f"max_total_tokens {self.max_total_tokens} is less than one block of {width} tokens")
@@ -104,6 +117,42 @@ class EngineConfig:
             raise ConfigError(f"context_length {self.context_length} is more than tiny's {TINY.max_context}")
         if not 0 <= self.port <= MAX_PORT:
             raise ConfigError(f"port must be in [0, {MAX_PORT}], got {self.port}")
+
+    def _check_nodes(self) -> None:
+        if not 0 < self.rank_timeout < float("inf"):
+            raise ConfigError(f"rank_timeout must be more than 0 seconds, got {self.rank_timeout}")
+        if self.nodes.nodes == 1:
+            return
+        self.nodes.seats(self.tp_size)
+        self.check_one_engine()
+
+    def check_one_engine(self) -> None:
+        """Refuse what cannot have ranks on other machines, or under torchrun.
+
+        Raises:
+            ConfigError: several engines, or one without rank processes.
+        """
+        if self.dp_size > 1 or self.replicas > 1:
+            raise ConfigError(
+                f"ranks of several launchers make one engine, got dp_size {self.dp_size} and replicas {self.replicas}"
+            )
+        if self.model_path == "sim" or self.rank_backend == "threads":
+            raise ConfigError(
+                f"ranks of several launchers are processes that compute a model, got rank_backend {self.rank_backend} "
+                f"and model_path {self.model_path}"
+            )
+
+    @property
+    def has_rank_processes(self) -> bool:
+        """Whether ranks are processes of their own, rather than threads of this one."""
+        if self.rank_backend == "auto":
+            return self.nnodes > 1 or (self.tp_size > 1 and self.model_path not in _BUILT_IN)
+        return self.rank_backend == "processes" and self.model_path != "sim"
+
+    @property
+    def nodes(self) -> NodePlan:
+        """The machines that hold the ranks."""
+        return NodePlan(nodes=self.nnodes, node=self.node_rank, address=self.dist_init_addr)
 
     @property
     def geometry(self) -> Geometry:

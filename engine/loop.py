@@ -23,6 +23,7 @@ import msgspec
 from contract.events import Event
 from engine.job import pack_prompt
 from engine.load import Load
+from engine.parallel.world import RankFailedError
 from engine.request import Namespace, Output, RequestError, SamplingParams
 from engine.runner.base import Runner
 from engine.scheduler import Scheduler
@@ -113,6 +114,7 @@ class EngineLoop:
         self._leaving: set[int] = set()  # aborted, not dropped yet
         self._closing = False
         self._ended: EngineDead | None = None
+        self._doom: Exception | None = None  # to be raised on the loop's thread
         self._failed: Exception | None = None
         self._ids = itertools.count()
         self._load = scheduler.load()
@@ -133,6 +135,12 @@ class EngineLoop:
             self._end(EngineDead("the engine was closed before it started"))
         else:
             self._thread.join()
+
+    def fail(self, error: Exception) -> None:
+        """End as if a step had failed with ``error``: for what befalls a runner between steps. From any thread."""
+        with self._changed:
+            self._doom = self._doom or error
+            self._changed.notify()
 
     @property
     def failed(self) -> Exception | None:
@@ -215,7 +223,9 @@ class EngineLoop:
             while self._wait():
                 self._turn()
         except Exception as error:  # the thread's top level: it ends, and nobody who waits is forgotten
-            logger.exception("a step failed, the engine stops")
+            # A rank that was lost left no trace in this process; its name is all there is to say.
+            lost = isinstance(error, RankFailedError) and error.__cause__ is None
+            logger.error("a step failed, the engine stops: %s", error, exc_info=not lost)
             self._failed = error
             reason = f"a step failed: {type(error).__name__}: {error}"
         finally:
@@ -224,7 +234,9 @@ class EngineLoop:
     def _wait(self) -> bool:
         """Sleep until there is something to do; false when it is to end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._inbox or self._closing or not self._scheduler.idle)
+            self._changed.wait_for(lambda: self._inbox or self._closing or self._doom or not self._scheduler.idle)
+            if self._doom is not None:
+                raise self._doom
             return not self._closing
 
     def _turn(self) -> None:

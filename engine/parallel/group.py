@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from torch import Tensor
+if TYPE_CHECKING:  # an engine starts rank processes without importing torch itself
+    from torch import Tensor
 
 __all__ = ["Group"]
 

@@ -16,17 +16,14 @@ import torch
 from torch import Tensor
 
 from engine.parallel.group import Group
+from engine.parallel.world import RankFailedError
 
-__all__ = ["RankFailedError", "ThreadWorld"]
+__all__ = ["ThreadWorld"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _JOIN_S = 5.0
-
-
-class RankFailedError(RuntimeError):
-    """A rank raised, and with it the whole world is lost; the cause is chained."""
 
 
 class ThreadWorld(Generic[Task, Result]):

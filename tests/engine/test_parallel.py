@@ -11,7 +11,8 @@ import torch
 from engine.model.config import TINY
 from engine.parallel.group import Group
 from engine.parallel.layout import HeadShard, Layout, LayoutError
-from engine.parallel.threads import RankFailedError, ThreadWorld
+from engine.parallel.threads import ThreadWorld
+from engine.parallel.world import RankFailedError
 
 Work = Callable[[int], int]
 

@@ -13,12 +13,14 @@ from naive_llama import naive_logits
 from contract.geometry import Geometry
 from engine.model.byte_tokenizer import ByteTokenizer
 from engine.model.config import TINY
+from engine.model.source import ModelSource
+from engine.parallel.device import DeviceError, resolve_device
 from engine.parallel.layout import Layout, LayoutError
-from engine.parallel.threads import RankFailedError
+from engine.parallel.world import RankFailedError
 from engine.request import SamplingParams
 from engine.runner.base import Chunk
 from engine.runner.sampling import Draw, draws_of, sample
-from engine.runner.torch_runner import DeviceError, TorchRunner, resolve_device
+from engine.runner.torch_runner import TorchRunner
 
 CPU = torch.device("cpu")
 NUM_BLOCKS = 600
@@ -31,7 +33,7 @@ PROMPTS = [ByteTokenizer().encode(text) for text in TEXTS]
 
 def runner(*, tp_size: int = 1, dcp_size: int = 1, page_size: int = 3) -> TorchRunner:
     return TorchRunner(
-        model=TINY,
+        source=ModelSource(config=TINY),
         layout=Layout(tp_size=tp_size, dcp_size=dcp_size),
         geometry=Geometry(page_size=page_size, dcp_size=dcp_size),
         num_blocks=NUM_BLOCKS,
@@ -134,7 +136,7 @@ def test_a_rank_that_fails_while_the_other_waits_for_it_ends_the_runner() -> Non
     """Both tokens belong to rank 0, which misses the block; rank 1 has nothing to do but wait for the collective."""
     before = set(threading.enumerate())
     running = TorchRunner(
-        model=TINY,
+        source=ModelSource(config=TINY),
         layout=Layout(tp_size=2, dcp_size=2),
         geometry=Geometry(page_size=4, dcp_size=2, interleave=4),
         num_blocks=5,

@@ -1,0 +1,72 @@
+"""One rank on torch: the same code in a thread and in a process of its own. Rank 0 samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import torch
+
+from engine.model.build import build_model
+from engine.model.step import Step, plan_step
+from engine.parallel.device import resolve_device
+from engine.parallel.group import Group
+from engine.runner.base import Chunk
+from engine.runner.rank_plan import RankPlan
+from engine.runner.sampling import Draw, draws_of, sample
+from engine.runner.step_wire import StepReader
+
+__all__ = ["StepTask", "TorchRank", "WiredRank"]
+
+
+@dataclass(frozen=True)
+class StepTask:
+    """What every rank is given; only rank 0 looks at ``draws``."""
+
+    step: Step
+    draws: Sequence[Draw]
+
+    @classmethod
+    def of(cls, chunks: Sequence[Chunk], plan: RankPlan, *, device: torch.device) -> StepTask:
+        """The step that computes ``chunks``: the same for all ranks on ``device``."""
+        return cls(plan_step(chunks, plan.geometry, device=device), draws_of(chunks))
+
+
+class TorchRank:
+    """One rank: its model, and whether it samples."""
+
+    def __init__(self, plan: RankPlan, group: Group) -> None:
+        torch.set_num_threads(1)  # more would fight with the other ranks for the same cores
+        self.device = resolve_device(plan.device)
+        self._samples = group.rank == 0
+        self._model = build_model(
+            plan.source,
+            layout=plan.layout,
+            geometry=plan.geometry,
+            num_blocks=plan.num_blocks,
+            device=self.device,
+            dtype=getattr(torch, plan.dtype),
+            group=group,
+        )
+
+    def __call__(self, task: StepTask) -> list[int]:
+        """The sampled tokens on rank 0, nothing on the others."""
+        states = self._model.forward(task.step)
+        if not (self._samples and task.draws):
+            return []
+        return sample(self._model.logits(states), task.draws)
+
+
+class WiredRank:
+    """A rank in a process of its own: it gets chunks as bytes, and works out the rest."""
+
+    def __init__(self, plan: RankPlan, group: Group) -> None:
+        self._plan = plan
+        self._rank = TorchRank(plan, group)
+        self._reader = StepReader()
+
+    def __call__(self, payload: bytes) -> bytes:
+        """The sampled tokens of one written step, on rank 0."""
+        task = StepTask.of(self._reader.read(payload), self._plan, device=self._rank.device)
+        return msgspec.msgpack.encode(self._rank(task))
