@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from contract.geometry import Geometry
@@ -50,5 +52,19 @@ def build_model(
 
 
 def open_checkpoint(source: ModelSource) -> Checkpoint:
-    """The weights of ``source``, to be read."""
-    return draw_checkpoint(source.config)
+    """The weights of ``source``, to be read.
+
+    Raises:
+        CheckpointError: its files cannot be read.
+    """
+    match source.kind:
+        case "drawn":
+            return draw_checkpoint(source.config)
+        case "folder":
+            from engine.model.safetensors_checkpoint import SafetensorsCheckpoint
+
+            return SafetensorsCheckpoint(Path(source.path))
+        case "gguf":
+            from engine.model.gguf_checkpoint import GgufCheckpoint
+
+            return GgufCheckpoint(Path(source.path), head_dim=source.config.head_dim)

@@ -21,6 +21,9 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from engine.model.tokenizer import TokenizerError
 
 __all__ = ["ASSISTANT", "BOS", "END", "EOS", "SYSTEM", "USER", "ByteDecoder", "ByteTokenizer", "TokenizerError"]
 
@@ -29,27 +32,25 @@ BOS, EOS, SYSTEM, USER, ASSISTANT, END = range(256, 262)
 _ROLES = {"system": SYSTEM, "developer": SYSTEM, "user": USER, "tool": USER, "assistant": ASSISTANT}
 
 
-class TokenizerError(ValueError):
-    """Text, messages or ids that the tokenizer cannot take; the message is one line."""
-
-
 class ByteTokenizer:
-    """Text to ids and back, by the rules above. Holds no state."""
+    """A `Tokenizer` by the rules above. Holds no state."""
 
     name = "byte"
     vocab_size = 272
     eos_token_ids = (EOS, END)
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text prompt.
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """See `Tokenizer`; the one special token is BOS."""
+        return [BOS, *_utf8(text)] if special else list(_utf8(text))
 
-        Raises:
-            TokenizerError: the text has no UTF-8 form (a lone surrogate).
-        """
-        return [BOS, *_utf8(text)]
-
-    def apply_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
-        """Ids of a conversation (OpenAI's ``messages``), up to where the assistant's answer starts.
+    def apply_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        open_answer: bool = True,
+    ) -> list[int]:
+        """See `Tokenizer`; template arguments have no place in these rules.
 
         Raises:
             TokenizerError: no message, an unknown role, or content that is not text.
@@ -59,8 +60,7 @@ class ByteTokenizer:
         ids = [BOS]
         for message in messages:
             ids += (_role_marker(message.get("role")), *_utf8(_text_of(message.get("content"))), END)
-        ids.append(ASSISTANT)
-        return ids
+        return [*ids, ASSISTANT] if open_answer else ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ``ids``, markers dropped.
@@ -77,7 +77,7 @@ class ByteTokenizer:
 
 
 class ByteDecoder:
-    """Decodes ids as they come. The parts, joined, are what ``decode`` makes of all ids at once."""
+    """A `Decoder`."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

@@ -11,10 +11,12 @@ from typing import Protocol
 
 from torch import Tensor
 
+from engine.model.source import ModelError
+
 __all__ = ["Checkpoint", "CheckpointError", "TensorTable", "check_shape", "cut"]
 
 
-class CheckpointError(ValueError):
+class CheckpointError(ModelError):
     """A model file that does not hold what its model needs; the message is one line that names file and tensor."""
 
 

@@ -1,0 +1,213 @@
+"""A Hugging Face folder's ``config.json`` as a ``ModelConfig``; what would be computed wrongly is refused by name.
+
+Both spellings are read: of transformers 4 (``rope_theta``, ``rope_scaling``, ``torch_dtype``) and of transformers 5
+(``rope_parameters``, ``dtype``). What a file leaves out has the value that transformers gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from engine.model.config import LinearRope, Llama3Rope, ModelConfig, RopeScaling
+from engine.model.source import ModelError
+
+__all__ = ["CONFIG_FILE", "read_hf_config"]
+
+CONFIG_FILE, GENERATION_FILE = "config.json", "generation_config.json"
+_ROPE_THETA = 10_000.0
+_Shape = TypeVar("_Shape", bound=msgspec.Struct)
+_Size = Annotated[int, msgspec.Meta(ge=1)]
+_Eos = int | list[int] | None
+
+
+class _Rope(msgspec.Struct, kw_only=True):
+    """``rope_parameters``, or the older ``rope_scaling``."""
+
+    rope_type: str | None = None
+    type: str | None = None
+    rope_theta: float | None = None
+    partial_rotary_factor: float | None = None
+    factor: float | None = None
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    original_max_position_embeddings: int | None = None
+
+
+class _Config(msgspec.Struct, kw_only=True):
+    """The fields of ``config.json`` that decide what is computed."""
+
+    model_type: str
+    vocab_size: _Size
+    hidden_size: _Size
+    intermediate_size: _Size
+    num_hidden_layers: _Size
+    num_attention_heads: _Size
+    num_key_value_heads: _Size | None = None
+    head_dim: _Size | None = None
+    max_position_embeddings: _Size
+    rms_norm_eps: float = 1e-6
+    hidden_act: str = "silu"
+    rope_theta: float | None = None
+    rope_scaling: _Rope | None = None
+    rope_parameters: _Rope | None = None
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    sliding_window: int | None = None
+    use_sliding_window: bool | None = None
+    layer_types: list[str] | None = None
+    quantization_config: dict[str, Any] | None = None
+    torch_dtype: str | None = None
+    dtype: str | None = None
+    eos_token_id: _Eos = None
+
+
+class _Generation(msgspec.Struct):
+    """The one field of ``generation_config.json`` that is heeded here."""
+
+    eos_token_id: _Eos = None
+
+
+class _Family(msgspec.Struct, frozen=True, kw_only=True):
+    """How models of one ``model_type`` differ from Llama; None: ``attention_bias`` decides."""
+
+    qkv_bias: bool | None = None
+    out_bias: bool | None = None
+    qk_norm: bool = False
+    head_dim: int | None = None  # None: hidden_size / heads
+    windowed: bool = False  # use_sliding_window turns the window on, not its mere presence
+
+
+_FAMILIES: Mapping[str, _Family] = {
+    "llama": _Family(),
+    "mistral": _Family(qkv_bias=False, out_bias=False),
+    "qwen2": _Family(qkv_bias=True, out_bias=False, windowed=True),
+    "qwen3": _Family(qk_norm=True, head_dim=128, windowed=True),
+}
+
+
+def read_hf_config(folder: Path) -> ModelConfig:
+    """The model in ``folder``.
+
+    Raises:
+        ModelError: a file is missing or cannot be read, or the model is of a kind that is not served.
+    """
+    path = folder / CONFIG_FILE
+    config = _read(path, _Config)
+    family = _FAMILIES.get(config.model_type)
+    if family is None:
+        raise ModelError(f"{path}: model_type {config.model_type!r} is not served, {', '.join(_FAMILIES)} are")
+    for complaint in _complaints(config, family):
+        raise ModelError(f"{path}: {complaint}")
+    return ModelConfig(
+        name=folder.name,
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_layers=config.num_hidden_layers,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=_kv_heads(config),
+        head_dim=_head_dim(config, family),
+        max_context=config.max_position_embeddings,
+        eos_token_ids=_eos(folder, config),
+        rope_theta=_rope_theta(config),
+        rope_scaling=_rope_scaling(path, _rope(config)),
+        rms_eps=config.rms_norm_eps,
+        tied_embeddings=config.tie_word_embeddings,
+        qkv_bias=config.attention_bias if family.qkv_bias is None else family.qkv_bias,
+        out_bias=config.attention_bias if family.out_bias is None else family.out_bias,
+        qk_norm=family.qk_norm,
+        dtype=config.dtype or config.torch_dtype or "float32",
+    )
+
+
+def _read(path: Path, shape: type[_Shape]) -> _Shape:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=shape)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path}: {error}") from None
+
+
+def _complaints(config: _Config, family: _Family) -> list[str]:
+    """Everything about a model that this engine does not compute."""
+    heads, kv_heads, dim = config.num_attention_heads, _kv_heads(config), _head_dim(config, family)
+    found = {
+        f"hidden_act {config.hidden_act!r} is not served, silu is": config.hidden_act != "silu",
+        "mlp_bias is not served": config.mlp_bias,
+        f"a sliding window of {config.sliding_window} tokens is not served": _has_window(config, family),
+        f"quantization_config ({_quantization(config)}) is not served": config.quantization_config is not None,
+        f"{heads} attention heads are not a multiple of {kv_heads} KV heads": heads % kv_heads != 0,
+        f"hidden_size {config.hidden_size} is not a multiple of {heads} attention heads and head_dim is not given": (
+            (config.head_dim or family.head_dim) is None and config.hidden_size % heads != 0
+        ),
+        f"head_dim {dim} is odd, rotary positions turn pairs": dim % 2 != 0,
+        f"rotary positions for a part of each head (partial_rotary_factor {_rope(config).partial_rotary_factor}) are "
+        "not served": _rope(config).partial_rotary_factor not in (None, 1.0),
+    }
+    return [complaint for complaint, applies in found.items() if applies]
+
+
+def _kv_heads(config: _Config) -> int:
+    return config.num_key_value_heads or config.num_attention_heads
+
+
+def _head_dim(config: _Config, family: _Family) -> int:
+    return config.head_dim or family.head_dim or config.hidden_size // config.num_attention_heads
+
+
+def _has_window(config: _Config, family: _Family) -> bool:
+    if config.layer_types is not None:
+        return any(kind != "full_attention" for kind in config.layer_types)
+    return config.sliding_window is not None and (not family.windowed or bool(config.use_sliding_window))
+
+
+def _quantization(config: _Config) -> str:
+    return str((config.quantization_config or {}).get("quant_method", "of no named method"))
+
+
+def _rope(config: _Config) -> _Rope:
+    return config.rope_parameters or config.rope_scaling or _Rope()
+
+
+def _rope_theta(config: _Config) -> float:
+    given = _rope(config).rope_theta or config.rope_theta
+    return _ROPE_THETA if given is None else given
+
+
+def _rope_scaling(path: Path, rope: _Rope) -> RopeScaling | None:
+    match rope.rope_type or rope.type or "default", rope:
+        case "default", _:
+            return None
+        case "linear", _Rope(factor=float(factor)):
+            return LinearRope(factor)
+        case (
+            "llama3",
+            _Rope(
+                factor=float(factor),
+                low_freq_factor=float(low),
+                high_freq_factor=float(high),
+                original_max_position_embeddings=int(original),
+            ),
+        ):
+            return Llama3Rope(factor=factor, low_freq_factor=low, high_freq_factor=high, original_context=original)
+        case "linear" | "llama3" as kind, _:
+            raise ModelError(f"{path}: rope type {kind} lacks some of its numbers")
+        case kind, _:
+            raise ModelError(f"{path}: rope type {kind!r} is not served, default, linear and llama3 are")
+
+
+def _eos(folder: Path, config: _Config) -> tuple[int, ...]:
+    """``generation_config.json`` has the last word, for chat models often end an answer with another token."""
+    generation = folder / GENERATION_FILE
+    found = _read(generation, _Generation).eos_token_id if generation.is_file() else None
+    if found is None:
+        found = config.eos_token_id
+    if found is None:
+        return ()
+    return (found,) if isinstance(found, int) else tuple(found)
