@@ -22,8 +22,10 @@ from contract.kv_events_config import KVEventsConfig
 from engine.config import ConfigError, EngineConfig
 from engine.flags import BAD_FLAGS_STATUS, PROGRAM, parse_flags
 from engine.loop import EngineLoop
-from engine.model.byte_tokenizer import ByteTokenizer
+from engine.model.catalogue import ServedModel, find_model
+from engine.model.source import ModelError
 from engine.parallel.follow import follow, launch
+from engine.parallel.lifeline import end_with_parent
 from engine.parallel.rank_process import leave
 from engine.parallel.role import Follower, Head, Launcher, Role, role_of
 from engine.parallel.seat import Cluster, SeatError
@@ -58,7 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _log_to_stderr(config.log_level)
     try:
         complaint = _be(role, config, argv)
-    except (StartError, PublisherError, CollectiveError, OSError) as error:
+    except ConfigError as error:
+        return _complain(str(error), status=BAD_FLAGS_STATUS)
+    except (StartError, ModelError, PublisherError, CollectiveError, OSError) as error:
         complaint = str(error)
     return 0 if complaint is None else _complain(complaint, status=1)
 
@@ -72,15 +76,19 @@ def _be(role: Role, config: EngineConfig, argv: Sequence[str]) -> str | None:
     """What this process is for; None if all went well, else what did not."""
     if isinstance(role, Launcher):
         return launch(role, [sys.executable, "-m", "engine", *argv])
+    model = find_model(config.model_path)
+    config = config.fitted_to(model)
     if isinstance(role, Follower):
-        _follow(role, config)
+        _follow(role, config, model)
+    if role.launched:
+        end_with_parent(signal.SIGTERM, parent=os.getppid())
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that it ends us while we start, as SIGTERM does
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(config, role.cluster))
+        return runner.run(_serve(config, model, role.cluster))
 
 
-def _follow(role: Follower, config: EngineConfig) -> NoReturn:
-    plan, grace = rank_plan(config), _FOLLOWERS_STAY_SECONDS + config.shutdown_grace_seconds
+def _follow(role: Follower, config: EngineConfig, model: ServedModel) -> NoReturn:
+    plan, grace = rank_plan(config, model), _FOLLOWERS_STAY_SECONDS + config.shutdown_grace_seconds
     leave(follow(role, build=plan, device=plan.device, timeout=config.rank_timeout, grace=grace, program=PROGRAM))
 
 
@@ -99,14 +107,15 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(config: EngineConfig, cluster: Cluster | None) -> str | None:
+async def _serve(config: EngineConfig, model: ServedModel, cluster: Cluster | None) -> str | None:
     """Serve until a signal comes (None) or a lane dies (why)."""
     servers: list[HttpServer] = []
     with ExitStack() as lanes:
         try:
             mailroom = Mailroom(asyncio.get_running_loop())
             replicas = [
-                lanes.enter_context(_replica(config, index, mailroom, cluster)) for index in range(config.replicas)
+                lanes.enter_context(_replica(config, model, index, mailroom, cluster))
+                for index in range(config.replicas)
             ]
             stop = _stop_on_signal()
             servers += map(HttpServer, replicas)
@@ -178,7 +187,9 @@ class _LanePublisher:
 
 
 @contextmanager
-def _replica(config: EngineConfig, index: int, mailroom: Mailroom, cluster: Cluster | None) -> Iterator[Replica]:
+def _replica(
+    config: EngineConfig, model: ServedModel, index: int, mailroom: Mailroom, cluster: Cluster | None
+) -> Iterator[Replica]:
     """One replica with all its lanes at work. Leaving it ends the lanes, then the publishers, which send the rest."""
     events = config.events_config(index)
     ranks = range(config.dp_size)
@@ -187,21 +198,25 @@ def _replica(config: EngineConfig, index: int, mailroom: Mailroom, cluster: Clus
         if events is not None:
             publishers += (stack.enter_context(closing(_LanePublisher(events, dp_rank=rank))) for rank in ranks)
         lanes = [
-            stack.enter_context(_lane(config, rank, publishers[rank] if publishers else None, cluster))
+            stack.enter_context(_lane(config, model, rank, publishers[rank] if publishers else None, cluster))
             for rank in ranks
         ]
         bound = publishers[0].as_bound if publishers else None
-        yield Replica(config, lanes=lanes, mailroom=mailroom, events=bound)
+        yield Replica(config, model, lanes=lanes, mailroom=mailroom, events=bound)
 
 
 @contextmanager
 def _lane(
-    config: EngineConfig, dp_rank: int, publisher: _LanePublisher | None, cluster: Cluster | None
+    config: EngineConfig,
+    model: ServedModel,
+    dp_rank: int,
+    publisher: _LanePublisher | None,
+    cluster: Cluster | None,
 ) -> Iterator[Lane]:
     """One lane at work. Leaving it ends its thread, then its ranks."""
     publish = _nowhere if publisher is None else publisher.publish
-    with closing(start_runner(config, cluster=cluster)) as runner:
-        loop = EngineLoop(scheduler=_scheduler(config), runner=runner, publish=publish)
+    with closing(start_runner(config, model, cluster=cluster)) as runner:
+        loop = EngineLoop(scheduler=_scheduler(config, model), runner=runner, publish=publish)
         with closing(loop):
             loop.start()
             if isinstance(runner, ProcessRunner):
@@ -215,9 +230,9 @@ def _nowhere(events: Sequence[Event]) -> None:
     """Where the events of an engine go that has none."""
 
 
-def _scheduler(config: EngineConfig) -> Scheduler:
+def _scheduler(config: EngineConfig, model: ServedModel) -> Scheduler:
     limits = Limits(
-        context_length=config.context_length,
+        context_length=config.longest_sequence,
         max_running=config.max_running_requests,
         max_waiting=config.max_queued_requests,
         prefill_tokens=config.chunked_prefill_size,
@@ -226,7 +241,7 @@ def _scheduler(config: EngineConfig) -> Scheduler:
         geometry=config.geometry,
         total_blocks=config.total_blocks,
         limits=limits,
-        eos_token_ids=ByteTokenizer.eos_token_ids,
+        eos_token_ids=model.eos_token_ids,
     )
 
 

@@ -1,17 +1,19 @@
 """Everything that is decided before an engine process starts. The one home of the defaults; flags are made from it.
 
 Field names are SGLang 0.5.23's flag names, so that ``/server_info`` can answer with them as they are. A config that
-exists is possible: what cannot work is refused here, in one line. Nothing is opened, bound or loaded.
+exists is possible: what cannot work is refused here, in one line, as far as it shows without the model; the rest shows
+when the config is fitted to it. Nothing is opened, bound or loaded.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from contract.endpoint import MAX_PORT, EndpointError
 from contract.geometry import Geometry, GeometryError
 from contract.kv_events_config import KVEventsConfig
+from engine.model.catalogue import BUILT_IN, SIM, ServedModel
 from engine.model.config import TINY
 from engine.parallel.layout import Layout, LayoutError
 from engine.parallel.role import NodePlan
@@ -25,17 +27,18 @@ _MIB = 1024 * 1024
 _AT_LEAST_ONE = (
     "dp_size",
     "replicas",
-    "context_length",
     "max_total_tokens",
     "max_running_requests",
     "chunked_prefill_size",
     "max_body_bytes",
 )
-_BUILT_IN = ("tiny", "tiny-hybrid", "sim")
 _NOT_NEGATIVE = ("max_queued_requests", "shutdown_grace_seconds")
 
 
 _EVENTS_HELP = 'JSON that turns KV events on, as {"publisher": "zmq", "replay_endpoint": "tcp://127.0.0.1:6557"}'
+
+
+_SIM_CONTEXT = 16_384
 
 
 class ConfigError(ValueError):
@@ -54,9 +57,14 @@ class EngineConfig:
         ConfigError: a size out of range, sizes that do not divide, or ports that collide.
     """
 
-    model_path: str = _option("tiny", "tiny (a small built-in model) or sim (a clock)", choices=("tiny", "sim"))
+    model_path: str = _option(TINY.name, f"a folder, a .gguf file, a model on the hub, or one of {', '.join(BUILT_IN)}")
     served_model_name: str | None = _option(None, "the name clients ask for; the model path where none is given")
-    device: str = _option("auto", "where tiny runs; auto takes a GPU if there is one", choices=("auto", "cpu", "cuda"))
+    device: str = _option("auto", "where it runs; auto takes a GPU if there is one", choices=("auto", "cpu", "cuda"))
+    dtype: str = _option(
+        "auto",
+        "what weights and cache are kept in; auto: float32 on a CPU, on a GPU what the model's files say",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
     page_size: int = _option(16, "tokens of a block that one rank stores")
     tp_size: int = _option(1, "ranks of one engine")
     dcp_size: int = _option(1, "ranks that share the tokens of a sequence; divides tp_size")
@@ -71,7 +79,9 @@ class EngineConfig:
     node_rank: int = _option(0, "this one of them; 0 serves")
     dist_init_addr: str | None = _option(None, "HOST:PORT of node 0 at which the ranks of all machines meet")
     dp_size: int = _option(1, "engines behind one port, each with a cache of its own")
-    context_length: int = _option(TINY.max_context, "longest sequence in tokens, prompt and answer together")
+    context_length: int | None = _option(
+        None, f"longest sequence in tokens, prompt and answer together; the model's own ({SIM}: {_SIM_CONTEXT})"
+    )
     max_total_tokens: int = _option(65536, "tokens of sequences that one cache holds, over all ranks")
     max_running_requests: int = _option(64, "requests computed at once, for each data-parallel rank")
     max_queued_requests: int = _option(1024, "requests that may wait, for each data-parallel rank; more get a 503")
@@ -89,10 +99,8 @@ class EngineConfig:
     def __post_init__(self) -> None:
         try:
             width = self.geometry.block_width
-            layout = self.layout
+            self.layout  # noqa: B018 - refuses what cannot be laid out
             self._check_numbers()
-            if self.model_path == "tiny":
-                layout.heads(TINY, group=0)
             self._check_nodes()
             check_ports(
                 host=self.host,
@@ -113,8 +121,8 @@ class EngineConfig:
         for name in _NOT_NEGATIVE:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
-        if self.model_path == "tiny" and self.context_length > TINY.max_context:
-            raise ConfigError(f"context_length {self.context_length} is more than tiny's {TINY.max_context}")
+        if self.context_length is not None and self.context_length < 1:
+            raise ConfigError(f"context_length must be at least 1, got {self.context_length}")
         if not 0 <= self.port <= MAX_PORT:
             raise ConfigError(f"port must be in [0, {MAX_PORT}], got {self.port}")
 
@@ -136,18 +144,42 @@ class EngineConfig:
             raise ConfigError(
                 f"ranks of several launchers make one engine, got dp_size {self.dp_size} and replicas {self.replicas}"
             )
-        if self.model_path == "sim" or self.rank_backend == "threads":
+        if self.model_path == SIM or self.rank_backend == "threads":
             raise ConfigError(
                 f"ranks of several launchers are processes that compute a model, got rank_backend {self.rank_backend} "
                 f"and model_path {self.model_path}"
             )
 
+    def fitted_to(self, model: ServedModel) -> EngineConfig:
+        """This config for ``model``, whose context it takes where it has none.
+
+        Raises:
+            ConfigError: the model's heads do not divide over the ranks, or its context is shorter.
+        """
+        if model.source is None:
+            return replace(self, context_length=self.context_length or _SIM_CONTEXT)
+        shape = model.source.config
+        try:
+            self.layout.heads(shape, group=0)
+        except LayoutError as error:
+            raise ConfigError(f"{shape.name}: {error}") from None
+        asked = self.context_length or shape.max_context
+        if asked > shape.max_context:
+            raise ConfigError(f"context_length {asked} is more than {shape.name}'s {shape.max_context}")
+        return replace(self, context_length=asked)
+
+    @property
+    def longest_sequence(self) -> int:
+        """``context_length``, which every config has that is fitted to a model."""
+        assert self.context_length is not None, "this config is not fitted to a model yet"
+        return self.context_length
+
     @property
     def has_rank_processes(self) -> bool:
         """Whether ranks are processes of their own, rather than threads of this one."""
         if self.rank_backend == "auto":
-            return self.nnodes > 1 or (self.tp_size > 1 and self.model_path not in _BUILT_IN)
-        return self.rank_backend == "processes" and self.model_path != "sim"
+            return self.nnodes > 1 or (self.tp_size > 1 and self.model_path not in BUILT_IN)
+        return self.rank_backend == "processes" and self.model_path != SIM
 
     @property
     def nodes(self) -> NodePlan:
@@ -177,7 +209,7 @@ class EngineConfig:
     @property
     def sequence_limit(self) -> int:
         """Longest sequence a lane can take: the context, or its cache, which need not store an answer's last token."""
-        return min(self.context_length, self.total_blocks * self.geometry.block_width + 1)
+        return min(self.longest_sequence, self.total_blocks * self.geometry.block_width + 1)
 
     @property
     def requests_per_lane(self) -> int:

@@ -74,11 +74,18 @@ def _add_option(parser: _Parser, option: dataclasses.Field[Any], kind: type) -> 
     parser.add_argument(
         *names,
         dest=option.name,
-        type=str if isinstance(kind, UnionType) else kind,
+        type=_reader(kind),
         default=option.default,
         choices=option.metadata.get("choices"),
         help=option.metadata["help"] + default,
     )
+
+
+def _reader(kind: type | UnionType) -> type:
+    """What makes a value of a flag's text: an optional number is one where it is given, objects are read later."""
+    if not isinstance(kind, UnionType):
+        return kind
+    return int if int in typing.get_args(kind) else str
 
 
 class _HostError(ValueError):

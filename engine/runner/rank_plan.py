@@ -20,7 +20,8 @@ __all__ = ["RankPlan"]
 class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A model, laid out over ranks that have ``num_blocks`` logical blocks of cache each.
 
-    ``device`` and ``dtype`` go by torch's names; without a number, ``cuda`` is the GPU that the rank was given.
+    ``device`` and ``dtype`` go by torch's names; without a number, ``cuda`` is the GPU that the rank was given, and
+    ``auto`` is the dtype that suits device and model.
     """
 
     source: ModelSource
@@ -28,7 +29,7 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     geometry: Geometry
     num_blocks: int
     device: str
-    dtype: str = "float32"
+    dtype: str = "auto"
 
     def __post_init__(self) -> None:
         assert self.layout.dcp_size == self.geometry.dcp_size, (

@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from engine.model.build import build_model
+from engine.model.dtype import resolve_dtype
 from engine.model.step import Step, plan_step
 from engine.parallel.device import resolve_device
 from engine.parallel.group import Group
@@ -46,7 +47,7 @@ class TorchRank:
             geometry=plan.geometry,
             num_blocks=plan.num_blocks,
             device=self.device,
-            dtype=getattr(torch, plan.dtype),
+            dtype=resolve_dtype(plan.dtype, device=self.device, kept=plan.source.config.dtype),
             group=group,
         )
 

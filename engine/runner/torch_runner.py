@@ -37,7 +37,7 @@ class TorchRunner:
         geometry: Geometry,
         num_blocks: int,
         device: torch.device,
-        dtype: torch.dtype = torch.float32,
+        dtype: str = "auto",
     ) -> None:
         self._plan = RankPlan(
             source=source,
@@ -45,7 +45,7 @@ class TorchRunner:
             geometry=geometry,
             num_blocks=num_blocks,
             device=str(device),
-            dtype=str(dtype).removeprefix("torch."),
+            dtype=dtype,
         )
         self._plan.check()
         self._device = device

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from engine.model.byte_tokenizer import ByteDecoder
+from engine.model.tokenizer import Decoder
 from engine.request import FinishReason, Namespace, Output, SamplingParams
 from engine.server.stop_text import StopText
 
@@ -35,7 +35,7 @@ class Answer:
     A stop text is cut off the text; the ids that spelled it stay in ``output_ids``, ids after it do not.
     """
 
-    def __init__(self, ask: Ask, *, index: int, dp_rank: int, started: float) -> None:
+    def __init__(self, ask: Ask, *, index: int, dp_rank: int, decoder: Decoder, started: float) -> None:
         self.ask = ask
         self.index = index
         self.dp_rank = dp_rank
@@ -44,7 +44,7 @@ class Answer:
         self.cached_tokens = 0
         self.output_ids: list[int] = []
         self.finish: Finish | None = None
-        self._decoder = ByteDecoder()
+        self._decoder = decoder
         self._stop = StopText(ask.sampling.stop)
         self._pieces: list[str] = []
 

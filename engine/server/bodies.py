@@ -39,6 +39,9 @@ Prompt = str | Sequence[str | int | list[int]]
 _Messages = Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
 """A conversation; what a message may hold is the tokenizer's to say."""
 
+_TemplateArguments = dict[str, Any] | None
+"""Variables for the model's chat template."""
+
 _Body = TypeVar("_Body", bound=msgspec.Struct)
 _Stop = Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_STOP_CHARS)]
 _Stops = _Stop | Annotated[list[_Stop], msgspec.Meta(max_length=_MAX_STOPS)] | None
@@ -149,12 +152,17 @@ class ChatBody(OpenAIBody, kw_only=True):
     messages: _Messages
     max_completion_tokens: _Count | None = None
     top_logprobs: int | None = None
+    chat_template_kwargs: _TemplateArguments = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     tools: list[Any] | None = None
     functions: list[Any] | None = None
     response_format: dict[str, Any] | None = None
 
     neutral = OpenAIBody.neutral | {
         "top_logprobs": (0,),
+        "add_generation_prompt": (True,),
+        "continue_final_message": (False,),
         "tools": ([],),
         "functions": ([],),
         "response_format": ({"type": "text"},),
@@ -207,7 +215,7 @@ class GenerateBody(GeneratingBody, kw_only=True):
     neutral = {"return_logprob": (False,), "lora_path": ("",)}
 
 
-class TokenizeBody(msgspec.Struct, kw_only=True):
+class TokenizeBody(_Checked, kw_only=True):
     """``POST /tokenize``: one of ``prompt`` (``text`` means the same) and ``messages``."""
 
     model: str | None = None
@@ -215,6 +223,11 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     text: str | None = None
     messages: _Messages | None = None
     add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: _TemplateArguments = None
+    tools: list[Any] | None = None
+
+    neutral = {"tools": ([],)}
 
 
 class DetokenizeBody(msgspec.Struct, kw_only=True):

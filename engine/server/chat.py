@@ -66,7 +66,7 @@ async def chat_completions(replica: Replica, request: web.Request) -> web.Stream
     """Answer one chat request."""
     body = await read_body(request, ChatBody)
     replica.check_model(body.model)
-    prompt = replica.prompts.read_chat(body.messages)
+    prompt = await replica.prompts.read_chat(body.messages, arguments=body.chat_template_kwargs)
     sampling = openai_sampling(body, answer_tokens=_answer_tokens(replica, body, prompt))
     asks = asks_of(body, [prompt], [sampling], id_prefix="chatcmpl-")
     name, created, model = asks[0].rid, int(time.time()), replica.config.model_name

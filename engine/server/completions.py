@@ -44,7 +44,7 @@ async def completions(replica: Replica, request: web.Request) -> web.StreamRespo
     """Answer one completion request."""
     body = await read_body(request, CompletionBody)
     replica.check_model(body.model)
-    prompts = replica.prompts.read(body.prompt, param="prompt")
+    prompts = await replica.prompts.read(body.prompt, param="prompt")
     samplings = []
     for prompt in prompts:
         budget = replica.prompts.answer_budget(

@@ -10,6 +10,7 @@ from typing import Self
 import msgspec
 
 from engine.loop import EngineDead, EngineOverloaded
+from engine.model.tokenizer import Tokenizer
 from engine.request import Output, RequestError
 from engine.server.answer import Answer, Ask
 from engine.server.errors import ApiError, overloaded, unavailable
@@ -42,12 +43,14 @@ class Exchange:
         self,
         asks: Sequence[Ask],
         *,
+        tokenizer: Tokenizer,
         lanes: Lanes,
         pinned: int | None,
         mailroom: Mailroom,
         metrics: RequestMetrics,
     ) -> None:
         self._asks = asks
+        self._tokenizer = tokenizer
         self._lanes = lanes
         self._pinned = pinned
         self._mailroom = mailroom
@@ -94,7 +97,9 @@ class Exchange:
 
     def _submit(self, index: int, ask: Ask) -> None:
         lane = self._lanes.choose(self._pinned)
-        answer = Answer(ask, index=index, dp_rank=lane.dp_rank, started=time.monotonic())
+        answer = Answer(
+            ask, index=index, dp_rank=lane.dp_rank, decoder=self._tokenizer.decoder(), started=time.monotonic()
+        )
         try:
             request_id = lane.loop.submit(
                 ask.prompt, ask.sampling, ask.namespace, self._mailroom.address(self._box, index)

@@ -44,7 +44,7 @@ class _Generated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 async def generate(replica: Replica, request: web.Request) -> web.StreamResponse:
     """Answer one request; a list of prompts gets a list of answers, in order."""
     body = await read_body(request, GenerateBody)
-    prompts, batched = _prompts(replica, body)
+    prompts, batched = await _prompts(replica, body)
     asks = asks_of(body, prompts, _samplings(replica, body, prompts), id_prefix="")
     with replica.exchange(request, asks, pinned=body.pinned_rank) as exchange:
         if body.stream:
@@ -54,15 +54,15 @@ async def generate(replica: Replica, request: web.Request) -> web.StreamResponse
     return json_reply(generated if batched else generated[0])
 
 
-def _prompts(replica: Replica, body: GenerateBody) -> tuple[list[list[int]], bool]:
+async def _prompts(replica: Replica, body: GenerateBody) -> tuple[list[list[int]], bool]:
     """Token ids of each prompt, and whether the client asked with a list of prompts."""
     if (body.text is None) == (body.input_ids is None):
         raise ApiError("exactly one of text and input_ids is needed", param="text")
     if body.text is not None:
-        return replica.prompts.read(body.text, param="text"), isinstance(body.text, list)
+        return await replica.prompts.read(body.text, param="text"), isinstance(body.text, list)
     assert body.input_ids is not None
     batched = bool(body.input_ids) and isinstance(body.input_ids[0], list)
-    return replica.prompts.read(body.input_ids, param="input_ids"), batched
+    return await replica.prompts.read(body.input_ids, param="input_ids"), batched
 
 
 def _samplings(replica: Replica, body: GenerateBody, prompts: list[list[int]]) -> list[SamplingParams]:

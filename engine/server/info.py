@@ -77,7 +77,7 @@ async def models(replica: Replica, request: web.Request) -> web.Response:
         "owned_by": "kvsteer",
         "root": replica.config.model_path,
         "parent": None,
-        "max_model_len": replica.config.context_length,
+        "max_model_len": replica.config.longest_sequence,
     }
     return json_reply({"object": "list", "data": [card]})
 

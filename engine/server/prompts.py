@@ -2,42 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import cast
 
-from engine.model.byte_tokenizer import ByteTokenizer, TokenizerError
+from engine.model.tokenizer import Tokenizer, TokenizerError
 from engine.server.bodies import Prompt
 from engine.server.errors import ApiError
 
 __all__ = ["PromptReader"]
 
+_INLINE_CHARS = 2048
+"""Texts up to here take less time than a change of threads."""
+
 
 class PromptReader:
-    """Reads prompts for one model; ``limit`` is the longest sequence it takes in tokens, prompt and answer together."""
+    """Reads prompts for one model; ``limit`` is the longest sequence it takes in tokens, prompt and answer together.
 
-    def __init__(self, tokenizer: ByteTokenizer, *, limit: int) -> None:
+    Long texts are tokenized on a thread, where they hold up nobody else's answers.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, limit: int) -> None:
         self._tokenizer = tokenizer
         self._limit = limit
 
-    def read(self, prompt: Prompt, *, param: str) -> list[list[int]]:
+    async def read(self, prompt: Prompt, *, param: str) -> list[list[int]]:
         """Token ids of one prompt or of many, in order; each has a token at least and leaves room for an answer.
 
         Raises:
             ApiError: 400 naming ``param``.
         """
-        prompts = self._split(prompt, param)
+        prompts = await self._split(prompt, param)
         for ids in prompts:
             self._check(ids, param)
         return prompts
 
-    def read_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
-        """Token ids of a conversation, up to where the answer starts."""
-        try:
-            ids = self._tokenizer.apply_chat(messages)
-        except TokenizerError as error:
-            raise ApiError(str(error), param="messages") from None
+    async def read_chat(
+        self, messages: Sequence[Mapping[str, object]], *, arguments: Mapping[str, object] | None
+    ) -> list[int]:
+        """Token ids of a conversation, up to where the answer starts; ``arguments`` are for the chat template.
+
+        Raises:
+            ApiError: 400, the model has no form for them, or they are too long.
+        """
+        ids = await self.ids_of_chat(messages, arguments=arguments)
         self._check(ids, "messages")
         return ids
+
+    async def ids_of_chat(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        arguments: Mapping[str, object] | None,
+        open_answer: bool = True,
+    ) -> list[int]:
+        """Token ids of a conversation of any length.
+
+        Raises:
+            ApiError: 400, the model has no form for it.
+        """
+        size = sum(len(str(message.get("content"))) for message in messages)
+        render = partial(self._tokenizer.apply_chat, messages, arguments=arguments, open_answer=open_answer)
+        return await _tokenized(render, size, param="messages")
+
+    async def ids_of_text(self, text: str, *, param: str, special: bool = True) -> list[int]:
+        """Token ids of a text of any length.
+
+        Raises:
+            ApiError: 400, it cannot be tokenized.
+        """
+        return await _tokenized(partial(self._tokenizer.encode, text, special=special), len(text), param=param)
 
     def answer_budget(self, prompt: Sequence[int], *, asked: int | None, default: int, param: str) -> int:
         """Tokens an answer may have: as asked, or the default where that fits, less where it does not."""
@@ -50,23 +85,20 @@ class PromptReader:
             raise ApiError(message, param=param, code="context_length_exceeded")
         return asked
 
-    def _split(self, prompt: Prompt, param: str) -> list[list[int]]:
+    async def _split(self, prompt: Prompt, param: str) -> list[list[int]]:
         if isinstance(prompt, str):
-            return [self._encode(prompt, param)]
+            return [await self._encode(prompt, param)]
         kinds = set(map(type, prompt))
         if len(kinds) > 1:
             raise ApiError(f"{param} mixes texts, token ids and lists of token ids", param=param)
         if kinds == {str}:
-            return [self._encode(text, param) for text in cast("list[str]", prompt)]
+            return [await self._encode(text, param) for text in cast("list[str]", prompt)]
         return cast("list[list[int]]", prompt if kinds == {list} else [prompt])
 
-    def _encode(self, text: str, param: str) -> list[int]:
+    async def _encode(self, text: str, param: str) -> list[int]:
         if not text:
             raise ApiError(f"{param} is empty", param=param)
-        try:
-            return self._tokenizer.encode(text)
-        except TokenizerError as error:
-            raise ApiError(str(error), param=param) from None
+        return await self.ids_of_text(text, param=param)
 
     def _check(self, ids: Sequence[int], param: str) -> None:
         if not ids:
@@ -78,3 +110,11 @@ class PromptReader:
         if len(ids) >= self._limit:
             message = f"the prompt has {len(ids)} tokens, at most {self._limit - 1} leave room for an answer"
             raise ApiError(message, param=param, code="context_length_exceeded")
+
+
+async def _tokenized(work: Callable[[], list[int]], size: int, *, param: str) -> list[int]:
+    """What ``work`` makes of ``size`` characters."""
+    try:
+        return work() if size <= _INLINE_CHARS else await asyncio.to_thread(work)
+    except TokenizerError as error:
+        raise ApiError(str(error), param=param) from None

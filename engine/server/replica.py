@@ -9,7 +9,7 @@ from aiohttp import web
 
 from contract.kv_events_config import KVEventsConfig
 from engine.config import EngineConfig
-from engine.model.byte_tokenizer import ByteTokenizer
+from engine.model.catalogue import ServedModel
 from engine.server.answer import Ask
 from engine.server.errors import ApiError, unavailable
 from engine.server.exchange import Exchange
@@ -25,11 +25,17 @@ class Replica:
     """What one base URL stands for. ``events`` is the publishers' config with the endpoints they really have."""
 
     def __init__(
-        self, config: EngineConfig, *, lanes: Sequence[Lane], mailroom: Mailroom, events: KVEventsConfig | None
+        self,
+        config: EngineConfig,
+        model: ServedModel,
+        *,
+        lanes: Sequence[Lane],
+        mailroom: Mailroom,
+        events: KVEventsConfig | None,
     ) -> None:
         self.config = config
         self.events = events
-        self.tokenizer = ByteTokenizer()
+        self.tokenizer = model.tokenizer
         self.prompts = PromptReader(self.tokenizer, limit=config.sequence_limit)
         self.lanes = Lanes(lanes)
         self.metrics = RequestMetrics(self.lanes)
@@ -67,6 +73,7 @@ class Replica:
             raise unavailable("the engine is shutting down")
         return Exchange(
             asks,
+            tokenizer=self.tokenizer,
             lanes=self.lanes,
             pinned=pinned_rank(request, in_body=pinned, dp_size=self.config.dp_size),
             mailroom=self._mailroom,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
-from engine.model.byte_tokenizer import BOS, TokenizerError
+from engine.model.tokenizer import TokenizerError
 from engine.server.bodies import DetokenizeBody, TokenizeBody, read_body
 from engine.server.errors import ApiError
 from engine.server.replica import Replica
@@ -31,22 +31,22 @@ async def tokenize(replica: Replica, request: web.Request) -> web.Response:
     """Ids exactly as a completion of the same prompt, or a chat of the same messages, would have them."""
     body = await read_body(request, TokenizeBody)
     replica.check_model(body.model)
-    try:
-        tokens = _tokens(replica, body)
-    except TokenizerError as error:
-        raise ApiError(str(error)) from None
-    return json_reply(_Tokens(tokens=tokens, count=len(tokens), max_model_len=replica.config.context_length))
+    tokens = await _tokens(replica, body)
+    return json_reply(_Tokens(tokens=tokens, count=len(tokens), max_model_len=replica.config.longest_sequence))
 
 
-def _tokens(replica: Replica, body: TokenizeBody) -> list[int]:
+async def _tokens(replica: Replica, body: TokenizeBody) -> list[int]:
     given = [value for value in (body.prompt, body.text, body.messages) if value is not None]
     if len(given) != 1:
         raise ApiError("exactly one of prompt, text and messages is needed", param="prompt")
     if body.messages is not None:
-        return replica.tokenizer.apply_chat(body.messages)
-    tokens = replica.tokenizer.encode(str(given[0]))
-    plain = body.add_special_tokens is False
-    return [token for token in tokens if token != BOS] if plain else tokens
+        return await replica.prompts.ids_of_chat(
+            body.messages,
+            arguments=body.chat_template_kwargs,
+            open_answer=body.add_generation_prompt is not False,
+        )
+    special = body.add_special_tokens is not False
+    return await replica.prompts.ids_of_text(str(given[0]), param="prompt", special=special)
 
 
 async def detokenize(replica: Replica, request: web.Request) -> web.Response:

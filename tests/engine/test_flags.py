@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import socket
 
 import pytest
@@ -14,6 +15,7 @@ from contract.endpoint import for_rank, parse_tcp
 from contract.kv_events_config import KVEventsConfig
 from engine.config import ConfigError, EngineConfig
 from engine.flags import parse_flags
+from engine.model.catalogue import find_model
 from engine.runner.sim_runner import SimTiming
 
 
@@ -64,10 +66,10 @@ def test_a_config_cannot_be_changed() -> None:
         (["--page-size", "x"], "argument --page-size: invalid int value: 'x'"),
         (["--page"], "unrecognized arguments: --page"),
         (["--tp-size", "2", "--dcp-size", "3"], "tp_size 2 is not a multiple of dcp_size 3"),
-        (["--tp-size", "8"], "4 attention heads do not divide over 8 groups"),
         (["--dcp-interleave", "3"], "page_size 16 is not a multiple of the DCP interleave 3"),
-        (["--model-path", "gpt"], "argument --model-path: invalid choice: 'gpt'"),
-        (["--context-length", "99999"], "context_length 99999 is more than tiny's 16384"),
+        (["--context-length", "0"], "context_length must be at least 1, got 0"),
+        (["--context-length", "many"], "argument --context-length: invalid int value: 'many'"),
+        (["--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
         (["--max-total-tokens", "15"], "max_total_tokens 15 is less than one block of 16 tokens"),
         (["--max-queued-requests", "-1"], "max_queued_requests must not be negative, got -1"),
         (["--sim-step-us", "-1"], "--sim flags: step_us must not be negative, got -1.0"),
@@ -99,6 +101,25 @@ def test_what_cannot_work_ends_with_one_line_and_status_2(
     assert output.err.startswith("kvsteer-engine: error: ")
     assert output.err.count("\n") == 1
     assert said in output.err
+
+
+def test_a_model_lends_its_context_to_a_config_that_has_none() -> None:
+    tiny, sim = find_model("tiny"), find_model("sim")
+    assert parse_flags([]).fitted_to(tiny).longest_sequence == 16_384
+    assert parse_flags(["--context-length", "99"]).fitted_to(tiny).longest_sequence == 99
+    assert parse_flags(["--context-length", "99999"]).fitted_to(sim).longest_sequence == 99_999
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--tp-size", "8"], "tiny: 4 attention heads do not divide over 8 groups of ranks (tp_size 8 / dcp_size 1)"),
+        (["--context-length", "99999"], "context_length 99999 is more than tiny's 16384"),
+    ],
+)
+def test_what_cannot_work_with_a_model_is_refused_in_one_line(flags: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+        parse_flags(flags).fitted_to(find_model("tiny"))
 
 
 def test_events_without_an_endpoint_listen_where_the_engine_does() -> None:

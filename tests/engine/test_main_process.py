@@ -45,6 +45,16 @@ def test_bad_flags_end_with_one_line_and_status_2() -> None:
     assert_one_line(run_engine("--page-size", "0"), 2, says="page_size must be at least 1, got 0")
 
 
+def test_a_model_that_does_not_fit_the_ranks_ends_with_one_line_and_status_2() -> None:
+    done = run_engine("--model-path", "tiny", "--tp-size", "3", "--port", "0")
+    assert_one_line(done, 2, says="4 attention heads do not divide over 3 groups of ranks (tp_size 3 / dcp_size 1)")
+
+
+@pytest.mark.parametrize("path", ["nothing", "/nothing/at/all", "nothing.gguf"])
+def test_a_model_path_that_leads_nowhere_ends_with_one_line_and_status_1(path: str) -> None:
+    assert_one_line(run_engine("--model-path", path, "--port", "0"), 1, says=path)
+
+
 def test_a_taken_http_port_ends_with_one_line_and_status_1(taken_port: int) -> None:
     done = run_engine(*SIM, "--port", str(taken_port))
     assert_one_line(done, 1, says=f"cannot listen on 127.0.0.1:{taken_port}: Address already in use")

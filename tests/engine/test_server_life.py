@@ -13,6 +13,7 @@ from engine_process import SMALL, EngineProcess
 
 from engine.config import EngineConfig
 from engine.loop import EngineLoop
+from engine.model.catalogue import find_model
 from engine.runner.base import Chunk
 from engine.runner.sim_runner import SimRunner, SimTiming
 from engine.scheduler import Limits, Scheduler
@@ -117,15 +118,18 @@ class FailingRunner(SimRunner):
 @pytest.fixture
 async def dying(http: aiohttp.ClientSession) -> AsyncIterator[Client]:
     """A replica in this process whose fourth step fails."""
+    model = find_model("sim")
     config = EngineConfig(
-        model_path="sim", sim=SimTiming(step_us=1000, prefill_us_per_token=0, decode_us_per_sequence=0)
-    )
+        model_path=model.path, sim=SimTiming(step_us=1000, prefill_us_per_token=0, decode_us_per_sequence=0)
+    ).fitted_to(model)
     limits = Limits(context_length=100, max_running=8, max_waiting=8, prefill_tokens=100)
     scheduler = Scheduler(geometry=config.geometry, total_blocks=100, limits=limits)
     loop = EngineLoop(scheduler=scheduler, runner=FailingRunner(steps=3, config=config), publish=lambda events: None)
     loop.start()
     mailroom = Mailroom(asyncio.get_running_loop())
-    server = HttpServer(Replica(config, lanes=[Lane(loop, dp_rank=0, events=None)], mailroom=mailroom, events=None))
+    server = HttpServer(
+        Replica(config, model, lanes=[Lane(loop, dp_rank=0, events=None)], mailroom=mailroom, events=None)
+    )
     try:
         yield Client(http, await server.listen(host="127.0.0.1", port=0))
     finally:

@@ -17,7 +17,7 @@ letters = st.text(alphabet="abc", max_size=12)
 
 def answer_to(**sampling: object) -> Answer:
     ask = Ask(rid="r", prompt=[1, 2, 3], sampling=SamplingParams(**sampling))  # type: ignore[arg-type]
-    return Answer(ask, index=0, dp_rank=0, started=0.0)
+    return Answer(ask, index=0, dp_rank=0, decoder=ByteTokenizer().decoder(), started=0.0)
 
 
 def output(ids: list[int], finish: str | None = None) -> Output:
