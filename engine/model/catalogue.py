@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.model.byte_tokenizer import ByteTokenizer
+from engine.model.byte_tokenizer import ANY_U32, ByteTokenizer
 from engine.model.config import TINY
 from engine.model.gguf_config import read_gguf_config
 from engine.model.gguf_file import GgufFile
@@ -57,7 +57,7 @@ def find_model(path: str) -> ServedModel:
 
 
 def _sim() -> ServedModel:
-    tokenizer = ByteTokenizer()
+    tokenizer = ByteTokenizer(vocab_size=ANY_U32)
     return ServedModel(path=SIM, tokenizer=tokenizer, eos_token_ids=tokenizer.eos_token_ids, source=None)
 
 

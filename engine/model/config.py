@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.model.byte_tokenizer import ByteTokenizer
+from contract.byte_tokenizer import END, EOS, VOCABULARY
 
 __all__ = ["TINY", "LinearRope", "ListedRope", "Llama3Rope", "ModelConfig", "RopeScaling"]
 
@@ -68,7 +68,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 TINY = ModelConfig(
     name="tiny",
-    vocab_size=ByteTokenizer.vocab_size,
+    vocab_size=VOCABULARY,
     hidden_size=64,
     intermediate_size=128,
     num_layers=2,
@@ -76,5 +76,5 @@ TINY = ModelConfig(
     num_kv_heads=2,
     head_dim=16,
     max_context=16_384,
-    eos_token_ids=ByteTokenizer.eos_token_ids,
+    eos_token_ids=(EOS, END),
 )

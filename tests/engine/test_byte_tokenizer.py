@@ -1,4 +1,4 @@
-"""The byte tokenizer's rules, as its docstring gives them."""
+"""The byte tokenizer's rules, as the contract gives them, and ids back to text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.model.byte_tokenizer import ASSISTANT, BOS, END, EOS, SYSTEM, USER, ByteTokenizer, TokenizerError
+from engine.model.byte_tokenizer import ANY_U32, ASSISTANT, BOS, END, EOS, SYSTEM, USER, ByteTokenizer, TokenizerError
 
 TOKENIZER = ByteTokenizer()
 
@@ -72,6 +72,13 @@ def test_decoding_drops_markers_and_padding() -> None:
 def test_decoding_refuses_ids_outside_the_vocabulary(token: int) -> None:
     with pytest.raises(TokenizerError, match=f"token id {token} is outside the vocabulary of 272"):
         TOKENIZER.decode([token])
+
+
+def test_a_wide_vocabulary_takes_the_ids_of_any_model_and_says_nothing_for_them() -> None:
+    wide = ByteTokenizer(vocab_size=ANY_U32)
+    assert wide.decode([ord("h"), 128_000, 2**32 - 1, ord("i")]) == "hi"
+    with pytest.raises(TokenizerError, match="token id 4294967296 is outside"):
+        wide.decode([2**32])
 
 
 @given(st.text())

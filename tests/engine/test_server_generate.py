@@ -9,6 +9,8 @@ from engine_client import Client
 
 from engine.model.byte_tokenizer import BOS, ByteTokenizer
 
+RANK = {"routed_dp_rank": 1}
+
 
 def params(**fields: object) -> dict[str, object]:
     return {"max_new_tokens": 4, **fields}
@@ -36,6 +38,15 @@ async def test_text_and_input_ids_are_the_same_prompt(client: Client) -> None:
     _, text = await client.post("/generate", {"text": "either way", "sampling_params": params()})
     _, tokens = await client.post("/generate", {"input_ids": ids, "sampling_params": params()})
     assert text["output_ids"] == tokens["output_ids"]
+
+
+async def test_a_simulated_model_takes_the_token_ids_of_any_other(client: Client) -> None:
+    """Traces of real models are played on it."""
+    prompt = [128_009, 2**32 - 1, *range(100_000, 100_020)]
+    for cached in (0, 18):
+        status, answer = await client.post("/generate", {"input_ids": prompt, "sampling_params": params()} | RANK)
+        assert (status, answer["meta_info"]["cached_tokens"]) == (200, cached)
+    assert (await client.post("/detokenize", {"tokens": [128_009, 97]}))[1]["prompt"] == "a"
 
 
 async def test_a_batch_gets_a_list_of_answers_in_order(client: Client) -> None:
@@ -101,7 +112,7 @@ async def test_no_new_tokens_fills_the_cache_and_answers_nothing(client: Client)
         {"input_ids": [1.0]},
         {"input_ids": [True]},
         {"input_ids": [-1]},
-        {"input_ids": [272]},
+        {"input_ids": [2**32]},
         {"text": ["a", "b"], "rid": ["x"]},
         {"text": ["a", "b"], "sampling_params": [{}]},
         {"text": "a", "sampling_params": {"n": 2}},
@@ -139,7 +150,7 @@ async def test_detokenize_undoes_it(client: Client) -> None:
         ("/tokenize", {}),
         ("/tokenize", {"prompt": "a", "text": "a"}),
         ("/tokenize", {"messages": [{"role": "nobody", "content": "x"}]}),
-        ("/detokenize", {"tokens": [272]}),
+        ("/detokenize", {"tokens": [2**32]}),
         ("/detokenize", {"tokens": ["a"]}),
     ],
 )
