@@ -20,8 +20,10 @@ PRIOR_OVERHEAD = 0.005
 PRIOR_WEIGHT = 0.1
 """Of the prior against what the fleet has shown; one observation weighs 1."""
 
-FLEET_WEIGHT = 1.0
-"""Of the fleet's line against what one replica has shown."""
+FLEET_WEIGHT = 4.0
+"""Of the fleet's line against what one replica has shown. With less, chance makes one of equal replicas look faster by
+more than a tie, and an idle fleet sends it everything; with more, a slow replica is found out late. Four replicas,
+times with 40 % noise, 40 requests one by one: some replica gets none in 76 of 300 runs at weight 1, in 1 at 4."""
 
 MIN_REACH = 256.0
 HALF_LIFE = 60.0
