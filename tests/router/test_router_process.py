@@ -17,6 +17,8 @@ import pytest
 from fake_engine import FakeEngine, until
 from router_stage import Stage
 
+from router.__main__ import main
+
 SECONDS = 30.0
 URL = "http://127.0.0.1:9"
 
@@ -67,11 +69,23 @@ async def started(*arguments: str) -> AsyncIterator[tuple[Process, str]]:
         (["replay", "x", "--block-size", "0"], "block-size"),
     ],
 )
-async def test_bad_flags_end_with_one_line_that_names_them(arguments: list[str], named: str) -> None:
-    status, out, err = await run(*arguments)
+def test_bad_flags_end_with_one_line_that_names_them(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status = main(arguments)
+    except SystemExit as exit_:
+        status = exit_.code  # type: ignore[assignment]
+    out, err = capsys.readouterr()
     assert (status, out) == (2, "")
     assert err.count("\n") == 1, err
     assert named in err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--replica", URL, "--tokenizer", "/no/such/folder"]])
+async def test_a_process_with_bad_flags_ends_with_status_2_and_no_traceback(arguments: list[str]) -> None:
+    status, out, err = await run(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1), err
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["replay", "--help"]])
