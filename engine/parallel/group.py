@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:  # an engine starts rank processes without importing torch itself
     from torch import Tensor
 
-__all__ = ["Group"]
+__all__ = ["Group", "all_gather_along"]
 
 
 class Group(Protocol):
@@ -46,3 +46,13 @@ class Group(Protocol):
         Every rank of this group asks for the same subgroups in the same order.
         """
         ...
+
+
+def all_gather_along(group: Group, tensor: Tensor, *, dim: int) -> Tensor:
+    """Everybody's ``tensor`` side by side along ``dim``, in rank order, as ``torch.cat`` of them all would be.
+
+    Collectives stack whole tensors, so along any but the first dimension the parts have to be moved to their places.
+    """
+    gathered = group.all_gather(tensor)  # [size, *tensor.shape]
+    dim %= tensor.dim()
+    return gathered.movedim(0, dim).flatten(dim, dim + 1)

@@ -60,9 +60,10 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """Serve; ``cluster`` says which ranks are elsewhere, where some are."""
+    """Serve; ``cluster`` says which ranks are elsewhere, where some are, ``launched`` that torchrun is our parent."""
 
     cluster: Cluster | None = None
+    launched: bool = False
 
 
 class Follower(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,14 +90,14 @@ def role_of(plan: NodePlan, *, size: int, environ: Mapping[str, str]) -> Role:
         SeatError: ranks do not divide over nodes, or torchrun started more or fewer than ``size``.
     """
     given = torchrun_seat(environ)
-    if given is None:
+    if given is None or given[0].size == size == 1:
         return _by_plan(plan, size)
     seat, meeting = given
     if seat.size != size:
         raise SeatError(f"torchrun started {seat.size} ranks (WORLD_SIZE), tp_size is {size}")
     if seat.rank:
         return Follower(seat=seat, meeting=meeting)
-    return Head(Cluster(started_here=1, local_size=seat.local_size, meeting=meeting))
+    return Head(Cluster(started_here=1, local_size=seat.local_size, meeting=meeting), launched=True)
 
 
 def _by_plan(plan: NodePlan, size: int) -> Head | Launcher:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import count
 
 import pytest
 import torch
@@ -18,7 +19,9 @@ from engine.parallel.device import DeviceError, resolve_device
 from engine.parallel.layout import Layout, LayoutError
 from engine.parallel.world import RankFailedError
 from engine.request import SamplingParams
-from engine.runner.base import Chunk
+from engine.runner.base import Chunk, Runner
+from engine.runner.process_runner import ProcessRunner
+from engine.runner.rank_plan import RankPlan
 from engine.runner.sampling import Draw, draws_of, sample
 from engine.runner.torch_runner import TorchRunner
 
@@ -41,10 +44,24 @@ def runner(*, tp_size: int = 1, dcp_size: int = 1, page_size: int = 3) -> TorchR
     )
 
 
+def process_runner(*, tp_size: int, dcp_size: int, page_size: int = 3) -> ProcessRunner:
+    plan = RankPlan(
+        source=ModelSource(config=TINY),
+        layout=Layout(tp_size=tp_size, dcp_size=dcp_size),
+        geometry=Geometry(page_size=page_size, dcp_size=dcp_size),
+        num_blocks=NUM_BLOCKS,
+        device="cpu",
+    )
+    return ProcessRunner(plan)
+
+
 class Request:
     """One sequence on its way through a runner."""
 
+    ids = count()
+
     def __init__(self, prompt: Sequence[int], table: Sequence[int], *, cached: int = 0) -> None:
+        self.request_id = next(self.ids)
         self.tokens = list(prompt)
         self.done = cached
         self._table = table
@@ -53,7 +70,7 @@ class Request:
     def chunk(self, limit: int = 4096, sampling: SamplingParams = GREEDY) -> Chunk:
         stop = min(self.done + limit, len(self.tokens))
         return Chunk(
-            request_id=3,
+            request_id=self.request_id,
             tokens=self.tokens[self.done : stop],
             context_length=self.done,
             block_table=self._table,
@@ -70,7 +87,7 @@ class Request:
         return self.tokens[self._prompt :]
 
 
-def answers(running: TorchRunner, requests: Sequence[Request], *, limit: int = 4096) -> list[list[int]]:
+def answers(running: Runner, requests: Sequence[Request], *, limit: int = 4096) -> list[list[int]]:
     while unfinished := [request for request in requests if len(request.answer) < ANSWER]:
         chunks = [request.chunk(limit) for request in unfinished]
         for request, chunk, token in zip(unfinished, chunks, running.run(chunks), strict=True):
@@ -108,14 +125,24 @@ def one_rank() -> Iterator[TorchRunner]:
 def test_greedy_answers_are_those_of_full_attention(
     tp_size: int, dcp_size: int, page_size: int, expected: list[list[int]]
 ) -> None:
-    geometry = Geometry(page_size=page_size, dcp_size=dcp_size)
     with closing(runner(tp_size=tp_size, dcp_size=dcp_size, page_size=page_size)) as running:
-        together = requests_of(geometry)
-        assert answers(running, together) == expected, "batched"
-        assert answers(running, requests_of(geometry), limit=5) == expected, "in chunks of 5"
-        alone = [answers(running, [request])[0] for request in requests_of(geometry)]
-        assert alone == expected, "alone"
-        assert answers(running, [on_cached_prefix(geometry, together[-1])]) == expected[-1:], "prefix cached"
+        check_answers(running, Geometry(page_size=page_size, dcp_size=dcp_size), expected)
+
+
+@pytest.mark.parametrize(("tp_size", "dcp_size"), [(2, 2), (4, 2), (4, 4)])
+def test_greedy_answers_of_rank_processes_are_the_same(tp_size: int, dcp_size: int, expected: list[list[int]]) -> None:
+    """Two of the prompts are shorter than ``dcp_size``: some ranks hold none of their tokens."""
+    with closing(process_runner(tp_size=tp_size, dcp_size=dcp_size)) as running:
+        check_answers(running, Geometry(page_size=3, dcp_size=dcp_size), expected)
+
+
+def check_answers(running: Runner, geometry: Geometry, expected: list[list[int]]) -> None:
+    together = requests_of(geometry)
+    assert answers(running, together) == expected, "batched"
+    assert answers(running, requests_of(geometry), limit=5) == expected, "in chunks of 5"
+    alone = [answers(running, [request])[0] for request in requests_of(geometry)]
+    assert alone == expected, "alone"
+    assert answers(running, [on_cached_prefix(geometry, together[-1])]) == expected[-1:], "prefix cached"
 
 
 def on_cached_prefix(geometry: Geometry, first: Request) -> Request:
