@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from engine.cache.block_table import BlockTable
 from engine.request import FinishReason, Namespace, RequestError, SamplingParams
-from engine.runner.base import Chunk
+from engine.runner.base import Chunk, StateMoves
 
 __all__ = ["Job", "pack_prompt"]
 
@@ -76,7 +76,7 @@ class Job:
         self.prefill_end = len(self.tokens)
         self.room_refused = -1
 
-    def chunk(self, count: int, *, blocks: int) -> Chunk:
+    def chunk(self, count: int, *, blocks: int, states: StateMoves | None) -> Chunk:
         """The next ``count`` tokens to compute; with their context they lie in the first ``blocks`` blocks."""
         assert self.table is not None, f"request {self.request_id} is not running"
         end = self.computed + count
@@ -86,6 +86,7 @@ class Job:
             context_length=self.computed,
             block_table=self.table.blocks[:blocks],
             sampling=self.sampling if end == len(self.tokens) else None,
+            states=states,
         )
 
     def finish_reason(self, *, eos_token_ids: Collection[int], context_length: int) -> FinishReason | None:

@@ -16,6 +16,7 @@ from contract.events import Event
 from contract.geometry import Geometry
 from engine.cache.block_table import BlockTable
 from engine.cache.prefix_cache import PrefixCache
+from engine.cache.states import StateRoom
 from engine.job import Job, pack_prompt
 from engine.load import Load, Totals
 from engine.request import Namespace, Output, RequestError, SamplingParams
@@ -38,17 +39,24 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Scheduler:
     """Call ``schedule``, compute its chunks, ``commit`` the sampled tokens; ``add`` and ``abort`` at any time.
 
-    Equal calls give equal steps, whatever the machine.
+    Equal calls give equal steps, whatever the machine. ``states`` is the room for states of a model that has some.
     """
 
     def __init__(
-        self, *, geometry: Geometry, total_blocks: int, limits: Limits, eos_token_ids: Collection[int] = ()
+        self,
+        *,
+        geometry: Geometry,
+        total_blocks: int,
+        limits: Limits,
+        eos_token_ids: Collection[int] = (),
+        states: StateRoom | None = None,
     ) -> None:
         assert min(limits.context_length, limits.max_running, limits.prefill_tokens) > 0, f"limits below 1: {limits}"
+        assert states is None or states.running >= limits.max_running, f"{states} is not enough for {limits}"
         self.limits = limits
         self._geometry = geometry
         self._eos_token_ids = frozenset(eos_token_ids)
-        self._cache = PrefixCache(geometry=geometry, total_blocks=total_blocks)
+        self._cache = PrefixCache(geometry=geometry, total_blocks=total_blocks, states=states)
         self._jobs: dict[int, Job] = {}
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []  # in order of admission
@@ -152,6 +160,7 @@ class Scheduler:
         width = self._geometry.block_width
         cache = self._cache
         self._totals.evicted_tokens = cache.evicted_blocks * width
+        self._totals.evicted_snapshots = cache.evicted_snapshots
         return Load(
             running=len(self._running),
             waiting=len(self._waiting),
@@ -160,6 +169,7 @@ class Scheduler:
             evictable_tokens=cache.evictable_blocks * width,
             total_tokens=cache.total_blocks * width,
             pending_prefill_tokens=self._pending_prefill,
+            held_snapshots=cache.held_snapshots,
             totals=msgspec.structs.replace(self._totals),
         )
 
@@ -191,8 +201,13 @@ class Scheduler:
         pending = job.pending_prefill
         count = min(pending, budget) if pending else 1
         if count:
-            self._step.append(job.chunk(count, blocks=self._geometry.blocks_for(job.computed + count)))
+            self._step.append(self._chunk(job, count))
         return count if pending else 0
+
+    def _chunk(self, job: Job, count: int) -> Chunk:
+        stop = job.computed + count
+        moves = self._cache.plan_states(_table(job), start=job.computed, stop=stop, known=len(job.tokens))
+        return job.chunk(count, blocks=self._geometry.blocks_for(stop), states=moves)
 
     def _admit_next(self) -> Job | None:
         """Start the first waiting job if there is room for it.
@@ -210,7 +225,7 @@ class Scheduler:
         table = self._cache.open(known, job.namespace)
         needed = self._geometry.blocks_for(len(job.tokens)) - len(table.blocks)
         if needed > self._cache.available_blocks - len(self._running):
-            self._cache.close(table)
+            self._cache.close(table, job.tokens, length=0)
             job.room_refused = room
             return None
         grown = self._cache.grow(table, length=len(job.tokens))
@@ -223,6 +238,7 @@ class Scheduler:
         if job.cached_tokens is None:
             self._totals.prompt_tokens += job.prompt_length
             self._totals.cached_tokens += cached
+            self._totals.stateless_tokens += table.held_tokens - cached
         job.start(table, cached=cached)
         self._running.append(job)
         self._pending_prefill -= cached
@@ -254,8 +270,7 @@ class Scheduler:
 
     def _release(self, job: Job, table: BlockTable) -> None:
         """Leave what is computed to the tree and give everything else back."""
-        self._cache.share(table, job.tokens, length=job.computed)
-        self._cache.close(table)
+        self._cache.close(table, job.tokens, length=job.computed)
 
     def _forget(self, job: Job) -> None:
         self._pending_prefill -= job.pending_prefill

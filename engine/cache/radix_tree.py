@@ -98,16 +98,26 @@ class RadixTree:
         fresh = list(blocks[found.tokens // self.width : len(key) // self.width])
         return found, self._add_leaf(found.node, key[found.tokens :], fresh, namespace)
 
-    def evict(self, num_tokens: int) -> list[int]:
+    def ancestor(self, node: Node, *, tokens_before: int) -> Node:
+        """The node that ends ``tokens_before`` tokens (whole blocks) before ``node`` does, made by a split if need be."""
+        while node.parent is not None and tokens_before >= len(node.tokens):
+            tokens_before -= len(node.tokens)
+            node = node.parent
+        if not tokens_before:
+            return node
+        return self._split(node, (len(node.tokens) - tokens_before) // self.width)
+
+    def evict(self, num_tokens: int) -> list[Node]:
         """Drop least recently used unlocked leaves, whole, until at least ``num_tokens`` are dropped or none is left.
 
-        Returns the dropped block ids, which are the caller's to free.
+        Returns the dropped leaves in that order; their blocks are the caller's to free.
         """
-        dropped: list[int] = []
-        while len(dropped) * self.width < num_tokens and self._evictable:
+        dropped: list[Node] = []
+        while num_tokens > 0 and self._evictable:
             _, leaf = self._evictable.popitem(0)
             self._remove_leaf(leaf)
-            dropped.extend(leaf.blocks)
+            num_tokens -= len(leaf.tokens)
+            dropped.append(leaf)
         return dropped
 
     def lock(self, node: Node, *, below: Node | None = None) -> None:
@@ -137,7 +147,15 @@ class RadixTree:
 
     def blocks(self) -> list[int]:
         """The ids of all held blocks."""
-        return [block for node in self._nodes() for block in node.blocks]
+        return [block for node in self.nodes() for block in node.blocks]
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes but the root, every parent before its children, a first child right behind its parent."""
+        stack = list(reversed(self._root.children.values()))
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(reversed(node.children.values()))
 
     def take_events(self) -> list[Event]:
         """What happened since the last call, coalesced; one batch."""
@@ -146,7 +164,7 @@ class RadixTree:
 
     def held_events(self) -> list[Event]:
         """Stores that describe everything held now, parents first, coalesced; ``take_events`` is not affected."""
-        return coalesce(_stored(node, width=self.width) for node in self._nodes())
+        return coalesce(_stored(node, width=self.width) for node in self.nodes())
 
     def _whole_blocks(self, tokens: Sequence[int]) -> array[int]:
         end = len(tokens) - len(tokens) % self.width
@@ -216,17 +234,9 @@ class RadixTree:
         if _is_evictable(node):
             self._evictable[node.last_used] = node
 
-    def _nodes(self) -> Iterator[Node]:
-        """All nodes but the root, every parent before its children, a first child right behind its parent."""
-        stack = list(reversed(self._root.children.values()))
-        while stack:
-            node = stack.pop()
-            yield node
-            stack.extend(reversed(node.children.values()))
-
     def check_invariants(self) -> None:
         """Assert that the structure, the counts, the digests and the eviction order agree with each other."""
-        nodes = list(self._nodes())
+        nodes = list(self.nodes())
         for node in nodes:
             self._check_node(node)
         blocks = self.blocks()

@@ -26,13 +26,16 @@ _GAUGES = {
     "evictable_tokens": "Cache room kept for reuse only, in tokens.",
     "total_tokens": "Cache room, in tokens.",
     "pending_prefill_tokens": "Prompt tokens still to be computed.",
+    "held_snapshots": "States kept behind cached prefixes (hybrid models).",
 }
 _TOTALS = {
     "prompt_tokens": "Prompt tokens of admitted requests.",
     "cached_tokens": "Of the prompt tokens: those found in the cache.",
+    "stateless_tokens": "Of the prompt tokens: in cached blocks, but behind no kept state (hybrid models).",
     "prefilled_tokens": "Tokens computed by prefill, recomputation included.",
     "generated_tokens": "Tokens generated.",
     "evicted_tokens": "Tokens dropped from the cache to make room.",
+    "evicted_snapshots": "Kept states dropped to make room for others (hybrid models).",
     "preemptions": "Requests put back to be computed again.",
 }
 

@@ -64,7 +64,7 @@ class Replayer:
                 matched = self.tree.match(*key_of(argument)).tokens
                 assert matched == operation.get("matched", matched)
             case "evict":
-                evicted = len(self.tree.evict(argument)) * self.tree.width
+                evicted = sum(len(leaf.tokens) for leaf in self.tree.evict(argument))
                 assert evicted == operation.get("evicted_tokens", evicted)
             case "reset":
                 self.tree.reset()

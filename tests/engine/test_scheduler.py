@@ -3,129 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from random import Random
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from slot_engine import GEOMETRY, WIDTH, Engine, expected_answer, fold, lengths, tokens_of
 
-from contract.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
-from contract.geometry import Geometry
-from engine.request import Namespace, Output, RequestError, SamplingParams
+from contract.events import AllBlocksCleared
+from engine.cache.states import StateRoom
+from engine.request import Namespace, RequestError, SamplingParams
 from engine.runner.base import Chunk
-from engine.scheduler import Limits, Scheduler
-
-GEOMETRY = Geometry(page_size=3, dcp_size=2)
-WIDTH = GEOMETRY.block_width
-VOCABULARY = 3
-ROOMY = Limits(context_length=1000, max_running=8, max_waiting=100, prefill_tokens=1000)
-
-
-def after(state: int, token: int) -> int:
-    """What a slot of the cache holds for ``token`` behind a prefix with ``state``."""
-    return hash((state, token))
-
-
-def next_token(state: int) -> int:
-    return state % VOCABULARY
-
-
-class SlotRunner:
-    """Computes on what the blocks really hold: each slot stores a value of its token and of the whole prefix before it.
-
-    A wrong block, a block given to two requests, or context that nobody computed therefore changes the answer.
-    """
-
-    def __init__(self) -> None:
-        self.slots: dict[tuple[int, int], int] = {}
-        self.computed = 0
-
-    def run(self, chunks: Sequence[Chunk]) -> list[int | None]:
-        return [self._compute(chunk) for chunk in chunks]
-
-    def close(self) -> None:
-        self.slots.clear()
-
-    def _compute(self, chunk: Chunk) -> int | None:
-        end = chunk.context_length + len(chunk.tokens)
-        assert len(chunk.block_table) == GEOMETRY.blocks_for(end)
-        state = self._slot(chunk, chunk.context_length - 1) if chunk.context_length else 0
-        for position, token in enumerate(chunk.tokens, start=chunk.context_length):
-            state = after(state, token)
-            self.slots[self._place(chunk, position)] = state
-        self.computed += len(chunk.tokens)
-        return None if chunk.sampling is None else next_token(state)
-
-    def _slot(self, chunk: Chunk, position: int) -> int:
-        return self.slots[self._place(chunk, position)]
-
-    def _place(self, chunk: Chunk, position: int) -> tuple[int, int]:
-        return chunk.block_table[GEOMETRY.block_index(position)], position % WIDTH
-
-
-def expected_answer(prompt: Sequence[int], sampling: SamplingParams, *, eos: int | None) -> tuple[list[int], str]:
-    """The answer by a direct reading of the rules: no cache, no chunks, no other requests."""
-    state, answer = 0, []
-    for token in prompt:
-        state = after(state, token)
-    while len(answer) < sampling.max_new_tokens:
-        answer.append(next_token(state))
-        if answer[-1] in sampling.stop_token_ids or (answer[-1] == eos and not sampling.ignore_eos):
-            return answer, "stop"
-        state = after(state, answer[-1])
-    return answer, "length"
-
-
-class Engine:
-    """A scheduler and its runner, stepped by hand."""
-
-    def __init__(self, *, total_blocks: int, limits: Limits = ROOMY, eos: int | None = None) -> None:
-        self.scheduler = Scheduler(
-            geometry=GEOMETRY, total_blocks=total_blocks, limits=limits, eos_token_ids=() if eos is None else (eos,)
-        )
-        self.runner = SlotRunner()
-        self.answers: dict[int, list[int]] = {}
-        self.last: dict[int, Output] = {}
-        self.steps: list[list[Chunk]] = []
-
-    def add(self, request_id: int, prompt: Sequence[int], *, new: int = 1, namespace: Namespace | None = None) -> None:
-        sampling = SamplingParams(max_new_tokens=new, ignore_eos=True)
-        self.scheduler.add(request_id, prompt, sampling, namespace or Namespace())
-
-    def step(self) -> dict[int, Output]:
-        chunks = self.scheduler.schedule()
-        self.steps.append(chunks)
-        return self.take(self.scheduler.commit(self.runner.run(chunks)))
-
-    def take(self, outputs: dict[int, Output]) -> dict[int, Output]:
-        for request_id, output in outputs.items():
-            assert self.last.get(request_id) is None or self.last[request_id].finish_reason is None
-            self.answers.setdefault(request_id, []).extend(output.token_ids)
-            self.last[request_id] = output
-        self.scheduler.check_invariants()
-        return outputs
-
-    def run(self) -> None:
-        for _ in range(10_000):
-            if self.scheduler.idle:
-                return
-            self.step()
-        raise AssertionError("requests do not finish")
-
-    def serve(self, request_id: int, prompt: Sequence[int], *, new: int = 1) -> Output:
-        self.add(request_id, prompt, new=new)
-        self.run()
-        return self.last[request_id]
-
-
-def tokens_of(*letters: int, loose: int = 0) -> list[int]:
-    return [letter for letter in letters for _ in range(WIDTH)] + [9] * loose
-
-
-def lengths(step: Sequence[Chunk]) -> dict[int, int]:
-    return {chunk.request_id: len(chunk.tokens) for chunk in step}
+from engine.scheduler import Limits
 
 
 def test_a_prompt_is_computed_and_continued() -> None:
@@ -409,10 +299,21 @@ class SchedulerUnderFire(RuleBasedStateMachine):
         max_running=st.integers(1, 5),
         prefill_tokens=st.integers(1, 20),
         eos=st.none() | st.just(2),
+        snapshots=st.none() | st.integers(1, 7),
+        blocks_apart=st.integers(1, 2),
     )
-    def start(self, total_blocks: int, max_running: int, prefill_tokens: int, eos: int | None) -> None:
+    def start(
+        self,
+        total_blocks: int,
+        max_running: int,
+        prefill_tokens: int,
+        eos: int | None,
+        snapshots: int | None,
+        blocks_apart: int,
+    ) -> None:
         limits = Limits(context_length=45, max_running=max_running, max_waiting=99, prefill_tokens=prefill_tokens)
-        self.engine = Engine(total_blocks=total_blocks, limits=limits, eos=eos)
+        states = snapshots and StateRoom(running=max_running, snapshots=snapshots, interval=blocks_apart * WIDTH)
+        self.engine = Engine(total_blocks=total_blocks, limits=limits, eos=eos, states=states)
         self.eos = eos
         self.asked: dict[int, tuple[list[int], SamplingParams]] = {}
         self.aborted: set[int] = set()
@@ -500,21 +401,8 @@ class SchedulerUnderFire(RuleBasedStateMachine):
         assert (load.used_tokens, load.pending_prefill_tokens) == (0, 0)
         assert self.engine.scheduler.flush()
         self.engine.scheduler.check_invariants()
-        assert self.engine.scheduler.load().evictable_tokens == 0
-
-
-def fold(held: Counter[object], events: Sequence[Event]) -> Counter[object]:
-    copies = Counter(held)
-    for event in events:
-        match event:
-            case AllBlocksCleared():
-                copies.clear()
-            case BlockStored():
-                copies.update(event.block_hashes)
-            case BlockRemoved():
-                copies.subtract(event.block_hashes)
-                assert min(copies.values()) >= 0
-    return +copies
+        load = self.engine.scheduler.load()
+        assert (load.evictable_tokens, load.held_snapshots) == (0, 0)
 
 
 TestSchedulerUnderFire = SchedulerUnderFire.TestCase
