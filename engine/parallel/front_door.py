@@ -51,12 +51,19 @@ class FrontDoor:
         member = Member(rank=hello.rank, channel=channel, pid=hello.pid, host=hello.host)
         if hello.plan != self._plan:
             channel.close()
-            raise RankFailedError(f"{member} was started with other flags: it has {hello.plan}, here is {self._plan}")
+            raise RankFailedError(f"{member} was started with other flags: {_difference(hello.plan, self._plan)}")
         return member
 
     def close(self) -> None:
         """Take no more connections."""
         self._listener.close()
+
+
+def _difference(theirs: str, ours: str) -> str:
+    """What two plans, written as ``Plan(name=value, ...)``, do not have in common."""
+    sides = [dict.fromkeys(part.rpartition("(")[2].rstrip(")") for part in side.split(", ")) for side in (theirs, ours)]
+    only = [", ".join(part for part in side if part not in other) for side, other in (sides, sides[::-1])]
+    return f"it has {only[0]}, here is {only[1]}"
 
 
 def introduce(hello: Hello, head: HeadAddress) -> Channel:
