@@ -99,7 +99,7 @@ class RadixTree:
         return found, self._add_leaf(found.node, key[found.tokens :], fresh, namespace)
 
     def ancestor(self, node: Node, *, tokens_before: int) -> Node:
-        """The node that ends ``tokens_before`` tokens (whole blocks) before ``node`` does, made by a split if need be."""
+        """The node that ends whole blocks, ``tokens_before`` tokens, before ``node`` does; if need be by a split."""
         while node.parent is not None and tokens_before >= len(node.tokens):
             tokens_before -= len(node.tokens)
             node = node.parent
