@@ -72,12 +72,21 @@ class Prompt:
 
     def __init__(self, tokens: Sequence[int], *, lora_name: str | None = None, cache_salt: str | None = None) -> None:
         self._ids = _compact(tokens)
+        self.namespaced = lora_name is not None or cache_salt is not None
         self._root = namespace_key(lora_name=lora_name, cache_salt=cache_salt)
         self._pairs: _Ids | None = None
         self._keys: dict[tuple[int, bool], BlockKeys] = {}
 
     def __len__(self) -> int:
         return len(self._ids)
+
+    def head(self, count: int) -> _Ids:
+        """The first ids, at most ``count``."""
+        return self._ids[:count]
+
+    def plain(self) -> Prompt:
+        """The same ids without adapter and salt."""
+        return Prompt(self._ids)
 
     def keys(self, *, width: int, pairs: bool = False) -> BlockKeys:
         """Keys of the full blocks of ``width`` tokens; of ``width`` pairs of neighbours where ``pairs`` is set.

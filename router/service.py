@@ -28,6 +28,7 @@ from router.front.relay import Relay
 from router.front.server import HttpServer, engine_session
 from router.intake.index import BlockIndex, LaneHandle
 from router.intake.subscriber import Context, Subscriber
+from router.proof.diagnosis import Diagnosis
 
 __all__ = ["serving"]
 
@@ -42,11 +43,12 @@ async def serving(config: RouterConfig, *, tokenizer: Tokenizer | None) -> Async
         BindError: the address cannot be listened on.
     """
     index = BlockIndex()
+    diagnosis = Diagnosis(index)
     session = engine_session(connect_timeout=config.connect_timeout, idle_timeout=config.idle_timeout)
     with Context() as context:
         async with session:
-            fleet = _make_fleet(config, session, index, context)
-            api = _make_api(config, session, fleet, index, tokenizer)
+            fleet = _make_fleet(config, session, index, context, diagnosis)
+            api = _make_api(config, session, fleet, index, diagnosis, tokenizer)
             server = HttpServer(api, host=config.host, port=config.port, drain_timeout=config.drain_timeout)
             try:
                 url = await server.start()
@@ -57,7 +59,13 @@ async def serving(config: RouterConfig, *, tokenizer: Tokenizer | None) -> Async
                 await fleet.close()
 
 
-def _make_fleet(config: RouterConfig, session: aiohttp.ClientSession, index: BlockIndex, context: Context) -> Fleet:
+def _make_fleet(
+    config: RouterConfig,
+    session: aiohttp.ClientSession,
+    index: BlockIndex,
+    context: Context,
+    diagnosis: Diagnosis,
+) -> Fleet:
     def subscribe(address: LaneAddress, topic: str, handle: LaneHandle) -> Subscriber:
         return Subscriber(address=address, topic=topic, index=index, handle=handle, context=context)
 
@@ -66,7 +74,12 @@ def _make_fleet(config: RouterConfig, session: aiohttp.ClientSession, index: Blo
 
     speed = FleetSpeed()
     replicas = [Replica(url, speed=speed.replica(), make_lane=make_lane) for url in config.urls]
-    return Fleet(replicas, prober=Prober(session, timeout=config.probe_timeout), interval=config.probe_interval)
+    return Fleet(
+        replicas,
+        prober=Prober(session, timeout=config.probe_timeout),
+        interval=config.probe_interval,
+        after_look=diagnosis.review,
+    )
 
 
 def _make_api(
@@ -74,6 +87,7 @@ def _make_api(
     session: aiohttp.ClientSession,
     fleet: Fleet,
     index: BlockIndex,
+    diagnosis: Diagnosis,
     tokenizer: Tokenizer | None,
 ) -> Api:
     remote = RemoteTokenizer(session, timeout=config.probe_timeout) if config.tokenizer == AUTO else None
@@ -81,11 +95,12 @@ def _make_api(
     chooser = Chooser(index, POLICIES[config.policy](), seed=config.seed, now=time.monotonic())
     registry = CollectorRegistry()
     metrics = RequestMetrics(registry)
-    registry.register(FleetMetrics(fleet, index, tokenization))
+    registry.register(FleetMetrics(fleet, index, tokenization, diagnosis=diagnosis))
     return Api(
         session=session,
         fleet=fleet,
         index=index,
+        diagnosis=diagnosis,
         chooser=chooser,
         planner=Planner(fleet, tokenization),
         relay=Relay(session, fleet=fleet, chooser=chooser, metrics=metrics, expose_replica=config.expose_replica),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from router.fleet.health import Failure, State
 from router.fleet.lane import Lane
@@ -26,14 +26,21 @@ IDENTIFY_EVERY = 10
 """Every so many probes are thorough: models come and go on a running engine."""
 
 
+AfterLook = Callable[[Replica], object]
+"""Told of a replica each time it was looked at."""
+
+
 class Fleet:
     """Replicas in the order given. ``start`` begins watching, ``close`` ends it; ``interval`` in seconds."""
 
-    def __init__(self, replicas: Iterable[Replica], *, prober: Prober, interval: float) -> None:
+    def __init__(
+        self, replicas: Iterable[Replica], *, prober: Prober, interval: float, after_look: AfterLook | None = None
+    ) -> None:
         self.replicas = list(replicas)
         self.watch_errors = 0
         self._prober = prober
         self._interval = interval
+        self._after_look = after_look
         self._by_url = {replica.url: replica for replica in self.replicas}
         self._look_now = {replica.url: asyncio.Event() for replica in self.replicas}
         self._tasks: list[asyncio.Task[None]] = []
@@ -87,6 +94,8 @@ class Fleet:
             look_now.clear()
             try:
                 await self._look(replica, thorough=looks % IDENTIFY_EVERY == 0)
+                if self._after_look is not None:
+                    self._after_look(replica)
             except Exception:  # the top of the task: one replica's surprise must not end its watch
                 self.watch_errors += 1
                 _LOG.exception("%s: the watch ran into an error", replica.url)

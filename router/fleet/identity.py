@@ -54,6 +54,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a probe found out. ``block_size`` is the advertised block width; None: not said.
 
     ``streams`` has an entry for each rank whose events can be subscribed to; ``no_events`` says why others have none.
+    ``disagreement`` is set where several engines behind the address have no width, or no stream, in common.
     """
 
     engine: str
@@ -65,6 +66,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int | None
     streams: tuple[Stream, ...]
     no_events: str | None = None
+    disagreement: str | None = None
 
     def stream(self, dp_rank: int) -> Stream | None:
         """The stream of one rank."""
@@ -129,6 +131,7 @@ def from_server_info(answer: object, *, models: tuple[Model, ...], host: str) ->
         block_size=descriptor.block_size if descriptor else None,
         streams=streams,
         no_events=why_not,
+        disagreement=None if descriptor else _text(answer.get("kv_events_reason")),
     )
 
 

@@ -17,6 +17,7 @@ from router.fleet.identity import Stream
 from router.intake.index import BlockIndex, LaneHandle
 from router.intake.stream_report import StreamState, StreamStatus
 from router.intake.subscriber import SubscribeError, Subscriber
+from router.prompt import Prompt
 from router.proof.tally import LaneTally
 
 __all__ = ["Lane", "Subscribe"]
@@ -62,6 +63,16 @@ class Lane:
     def width(self) -> int | None:
         """The block width prompts are hashed at: as emitted, else as advertised; None until either is known."""
         return self._index.width(self.handle)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether its blocks hold pairs of neighbouring tokens."""
+        return self._index.pairs(self.handle)
+
+    def holds(self, prompt: Prompt) -> int:
+        """Tokens of a prompt that the index holds for it now."""
+        match = self._index.match(prompt, [self.handle]).get(self.handle)
+        return 0 if match is None else match.tokens
 
     async def connect(self, stream: Stream | None, *, advertised_block_size: int | None) -> None:
         """Forget what the lane held and follow this stream from its beginning; None: it has no events."""

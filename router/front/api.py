@@ -22,6 +22,7 @@ from router.front.relay import Relay
 from router.front.request import Route, named_model, parse_any, parse_request, payload
 from router.front.views import explanation, fleet_view, model_list
 from router.intake.index import BlockIndex
+from router.proof.diagnosis import Diagnosis
 from router.replay import lane_record
 
 __all__ = ["Api"]
@@ -40,6 +41,7 @@ class Api:
         session: aiohttp.ClientSession,
         fleet: Fleet,
         index: BlockIndex,
+        diagnosis: Diagnosis,
         chooser: Chooser,
         planner: Planner,
         relay: Relay,
@@ -52,6 +54,7 @@ class Api:
         self._session = session
         self._fleet = fleet
         self._index = index
+        self._diagnosis = diagnosis
         self._chooser = chooser
         self._planner = planner
         self._relay = relay
@@ -143,7 +146,7 @@ class Api:
         return _json(model_list(self._fleet.replicas))
 
     async def _replicas(self, http: web.Request) -> web.Response:
-        return _json(fleet_view(self._fleet.replicas, self._index))
+        return _json(fleet_view(self._fleet.replicas, self._index, review=self._diagnosis.review, now=time.time()))
 
     async def _lane_index(self, http: web.Request) -> web.Response:
         """One lane's blocks, in the shape of the replay command, to compare with what the engine holds."""

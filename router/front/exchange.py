@@ -16,6 +16,7 @@ from router.front.metrics import RequestMetrics
 from router.front.plan import Plan
 from router.proof.report import Report
 from router.proof.tally import Outcome
+from router.proof.witness import Witness, witness
 
 __all__ = ["Exchange"]
 
@@ -79,11 +80,19 @@ class Exchange:
             predicted=self._chosen.matched_tokens,
             reported=report.cached_tokens,
             width=self._chosen.width,
+            witness=self._witness(),
+            at=now,
         )
         status = self.lane.status
         self.lane.tally.record(outcome, batches=0 if status is None else status.batches)
         if self._plan.request.stream:
             self._learn(outcome, now=now)
+
+    def _witness(self) -> Witness | None:
+        prompt, lane = self._plan.prompt, self.lane
+        if prompt is None:
+            return None
+        return witness(prompt, width=self._chosen.width, pairs=lane.pairs, holds=lane.holds)
 
     def _learn(self, outcome: Outcome, *, now: float) -> None:
         assert self._first_after is not None, "an answer cannot end before it has begun"

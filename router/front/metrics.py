@@ -13,8 +13,8 @@ from router.fleet.fleet import Fleet
 from router.fleet.health import State
 from router.fleet.lane import Lane
 from router.fleet.replica import Replica
-from router.front.views import replica_faults
 from router.intake.index import BlockIndex
+from router.proof.diagnosis import Diagnosis
 
 __all__ = ["FleetMetrics", "RequestMetrics", "exposition"]
 
@@ -61,10 +61,11 @@ class RequestMetrics:
 class FleetMetrics(Collector):
     """Read off the fleet when asked for, so that no request pays for it."""
 
-    def __init__(self, fleet: Fleet, index: BlockIndex, tokenization: Tokenization) -> None:
+    def __init__(self, fleet: Fleet, index: BlockIndex, tokenization: Tokenization, *, diagnosis: Diagnosis) -> None:
         self._fleet = fleet
         self._index = index
         self._tokenization = tokenization
+        self._diagnosis = diagnosis
 
     def collect(self) -> Iterator[Metric]:
         """All families."""
@@ -92,7 +93,7 @@ class FleetMetrics(Collector):
 
     def _fault_counts(self, replica: Replica) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for fault in replica_faults(replica, self._index):
+        for fault in self._diagnosis.review(replica):
             counts[fault.code] = counts.get(fault.code, 0) + 1
         return counts
 
@@ -128,6 +129,16 @@ _LANE_COUNTERS: tuple[_Reading, ...] = (
 _LANE_GAUGES: tuple[_Reading, ...] = (
     ("in_flight", "Requests sent and not ended.", lambda lane: lane.load.in_flight),
     ("queued_tokens", "Uncached prompt tokens without a first token yet.", lambda lane: lane.load.queued_tokens),
+    (
+        "window_predicted_hit_tokens",
+        "Predicted, over the last requests.",
+        lambda lane: lane.tally.window_sums.predicted_hit,
+    ),
+    (
+        "window_reported_hit_tokens",
+        "Reported, over the last requests.",
+        lambda lane: lane.tally.window_sums.reported_hit,
+    ),
     ("width", "Tokens per block as hashed (0: unknown).", lambda lane: lane.width or 0),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -12,11 +12,11 @@ from router.fleet.identity import Model
 from router.fleet.lane import Lane
 from router.fleet.replica import Replica
 from router.intake.index import BlockIndex
-from router.proof.faults import Fault, LaneFacts, lane_faults
+from router.proof.diagnosis import NO_STREAM
+from router.proof.fault import Sighting
+from router.proof.tally import WindowSums
 
-__all__ = ["Explanation", "FleetView", "ModelList", "explanation", "fleet_view", "model_list", "replica_faults"]
-
-NO_STREAM = "off"
+__all__ = ["Explanation", "FleetView", "ModelList", "explanation", "fleet_view", "model_list"]
 
 
 class HitRate(msgspec.Struct, frozen=True):
@@ -42,7 +42,10 @@ class RequestCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaneView(msgspec.Struct, frozen=True, kw_only=True):
-    """One event stream. Block sizes are block widths; ``last_seq`` is -1 before the first batch."""
+    """One event stream, and what was promised and found there.
+
+    Block sizes are block widths. ``last_seq`` is -1 before the first batch; ``event_age`` is seconds since the last.
+    """
 
     dp_rank: int
     endpoint: str | None
@@ -54,6 +57,10 @@ class LaneView(msgspec.Struct, frozen=True, kw_only=True):
     advertised_block_size: int | None
     emitted_block_size: int | None
     blocks: Mapping[str, int]
+    event_age: float | None
+    in_flight: int
+    queued_tokens: int
+    window: WindowSums
 
 
 class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +74,7 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     tokens: TokenSums
     requests: RequestCounts
     lanes: Sequence[LaneView]
-    faults: Sequence[Fault]
+    faults: Sequence[Sighting]
 
 
 class FleetView(msgspec.Struct, frozen=True):
@@ -122,12 +129,15 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     data: Sequence[ModelCard]
 
 
-def fleet_view(replicas: Iterable[Replica], index: BlockIndex) -> FleetView:
-    """Every replica as it stands."""
-    return FleetView([_replica_view(replica, index) for replica in replicas])
+Review = Callable[[Replica], Sequence[Sighting]]
 
 
-def _replica_view(replica: Replica, index: BlockIndex) -> ReplicaView:
+def fleet_view(replicas: Iterable[Replica], index: BlockIndex, *, review: Review, now: float) -> FleetView:
+    """Every replica as it stands; ``review`` tells its faults, ``now`` is seconds since the epoch."""
+    return FleetView([_replica_view(replica, index, faults=review(replica), now=now) for replica in replicas])
+
+
+def _replica_view(replica: Replica, index: BlockIndex, *, faults: Sequence[Sighting], now: float) -> ReplicaView:
     identity, tallies = replica.identity, [lane.tally for lane in replica.lanes]
     tokens = TokenSums(
         prompt=sum(tally.prompt_tokens for tally in tallies),
@@ -149,8 +159,8 @@ def _replica_view(replica: Replica, index: BlockIndex) -> ReplicaView:
             routed=sum(tally.routed for tally in tallies),
             in_flight=sum(lane.load.in_flight for lane in replica.lanes),
         ),
-        lanes=[_lane_view(lane, index) for lane in replica.lanes],
-        faults=replica_faults(replica, index),
+        lanes=[_lane_view(lane, index, now=now) for lane in replica.lanes],
+        faults=faults,
     )
 
 
@@ -158,8 +168,9 @@ def _rate(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def _lane_view(lane: Lane, index: BlockIndex) -> LaneView:
+def _lane_view(lane: Lane, index: BlockIndex, *, now: float) -> LaneView:
     stats, status = index.stats(lane.handle), lane.status
+    last = None if status is None else status.last_event_time
     return LaneView(
         dp_rank=lane.dp_rank,
         endpoint=None if lane.stream is None else lane.stream.address.endpoint,
@@ -171,28 +182,10 @@ def _lane_view(lane: Lane, index: BlockIndex) -> LaneView:
         advertised_block_size=lane.advertised_block_size,
         emitted_block_size=stats.emitted_width,
         blocks=stats.blocks,
-    )
-
-
-def replica_faults(replica: Replica, index: BlockIndex) -> list[Fault]:
-    """What is wrong with a replica now, lane by lane."""
-    return [fault for lane in replica.lanes for fault in lane_faults(_facts(replica, lane, index))]
-
-
-def _facts(replica: Replica, lane: Lane, index: BlockIndex) -> LaneFacts:
-    status, identity = lane.status, replica.identity
-    return LaneFacts(
-        dp_rank=lane.dp_rank,
-        engine="" if identity is None else identity.engine,
-        endpoint=None if lane.stream is None else lane.stream.address.endpoint,
-        no_events=lane.stream_error or (None if identity is None else identity.no_events),
-        stream_state=NO_STREAM if status is None else status.state,
-        stream_reason=None if status is None else status.reason,
-        batches=0 if status is None else status.batches,
-        lost=0 if status is None else status.lost,
-        advertised_width=lane.advertised_block_size,
-        emitted_widths=index.stats(lane.handle).widths_seen,
-        tally=lane.tally,
+        event_age=None if last is None else round(max(0.0, now - last), 3),
+        in_flight=lane.load.in_flight,
+        queued_tokens=lane.load.queued_tokens,
+        window=lane.tally.window_sums,
     )
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from contract.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventBatch, Rejected
 from contract.hashing import TokenIdError
+from router.intake.first_blocks import FirstBlocks
 from router.intake.holders import Holders
 from router.intake.lane import LaneBlocks
 from router.intake.lane_report import BlockRow, LaneLimits, LaneStats
@@ -84,6 +85,11 @@ class BlockIndex:
         """Tokens per block as the events say; until the first of them, as advertised."""
         return self._lanes[handle].width.current
 
+    def pairs(self, handle: LaneHandle) -> bool:
+        """Whether the lane's blocks hold pairs of neighbouring tokens, as far as its events say; not if it is gone."""
+        lane = self._lanes.get(handle)
+        return lane is not None and lane.width.pairs
+
     def match(self, prompt: Prompt, lanes: Iterable[LaneHandle]) -> dict[LaneHandle, Match]:
         """What each lane holds of the prompt. A lane that is gone by now is left out."""
         found: dict[LaneHandle, Match] = {}
@@ -98,6 +104,10 @@ class BlockIndex:
     def blocks(self, handle: LaneHandle) -> list[BlockRow]:
         """Every block that the lane's engine holds, as far as its events tell, in no order."""
         return self._lanes[handle].rows()
+
+    def first_blocks(self, handle: LaneHandle) -> FirstBlocks:
+        """How the prompts begin that the lane's events told of lately."""
+        return self._lanes[handle].first_blocks
 
     def stats(self, handle: LaneHandle) -> LaneStats:
         """Sizes and counts of a lane."""

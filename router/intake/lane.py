@@ -24,6 +24,7 @@ from contract.hashing import pack_tokens
 from router.intake.claims import Claims
 from router.intake.content import block_tokens, content_of, store_keys
 from router.intake.departed import Departed
+from router.intake.first_blocks import FirstBlocks
 from router.intake.groups import Groups
 from router.intake.holders import Holders
 from router.intake.lane_report import BlockRow, LaneLimits, LaneStats
@@ -42,6 +43,7 @@ class LaneBlocks:
     def __init__(self, *, bit: int, holders: Holders, advertised_width: int | None, limits: LaneLimits) -> None:
         self.claims = Claims(bit=bit, holders=holders)
         self.width = LaneWidth(advertised_width)
+        self.first_blocks = FirstBlocks()
         self._limits = limits
         self._groups = Groups()
         self._pools: dict[tuple[str, int | None], Pool] = {}
@@ -95,6 +97,7 @@ class LaneBlocks:
         """Drop everything, and what was learnt of the engine too: another one may stand behind the stream now."""
         self.clear()
         self.width.forget()
+        self.first_blocks.clear()
         self._groups.clear()
 
     def reject(self, reason: str) -> None:
@@ -145,6 +148,8 @@ class LaneBlocks:
             return
         keys = self._known_keys(event.block_hashes) or store_keys(event, parent=parent, extras=content.extras)
         self._place(pool, event.block_hashes, keys, counted=counted)
+        if above is None and keys:
+            self.first_blocks.note(keys[0], block_tokens(event, 0), pairs=event.pairs)
 
     def _known_keys(self, names: Sequence[BlockHash]) -> list[int] | None:
         """The keys of blocks that are all known already, which saves hashing a copy or another tier's announcement."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from router.proof.faults import Fault, LaneFacts, lane_faults
+from router.intake.first_blocks import FirstBlocks
+from router.proof.facts import LaneFacts
+from router.proof.fault import Fault
+from router.proof.faults import lane_faults
 from router.proof.tally import LaneTally, Outcome
 
 
@@ -36,6 +39,9 @@ def facts(books: LaneTally | None = None, **given: Any) -> LaneFacts:
         "stream_reason": None,
         "batches": 9,
         "lost": 0,
+        "complete": True,
+        "first_blocks": FirstBlocks(),
+        "now": 100.0,
         "advertised_width": 6,
         "emitted_widths": (6,),
     }

@@ -64,6 +64,10 @@ async def test_replicas_have_exactly_the_fields_that_were_promised(stage: Stage)
         "advertised_block_size",
         "emitted_block_size",
         "blocks",
+        "event_age",
+        "in_flight",
+        "queued_tokens",
+        "window",
     }
     assert (view["engine"], view["model"], view["state"]) == ("sglang", "m", "healthy")
     assert view["hit_rate"] == {"predicted": None, "reported": None}
