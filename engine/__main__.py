@@ -19,6 +19,7 @@ import msgspec
 
 from contract.events import Event
 from contract.kv_events_config import KVEventsConfig
+from engine.cache.specs import CacheGroups, FullAttentionSpec
 from engine.config import ConfigError, EngineConfig
 from engine.flags import BAD_FLAGS_STATUS, PROGRAM, parse_flags
 from engine.loop import EngineLoop
@@ -30,6 +31,7 @@ from engine.parallel.rank_process import leave
 from engine.parallel.role import Follower, Head, Launcher, Role, role_of
 from engine.parallel.seat import Cluster, SeatError
 from engine.parallel.world import CollectiveError
+from engine.ready import encode_ready, engine_message
 from engine.runner.process_runner import ProcessRunner
 from engine.runner.start import StartError, rank_plan, start_runner
 from engine.scheduler import Limits, Scheduler
@@ -219,11 +221,18 @@ def _lane(
         loop = EngineLoop(scheduler=_scheduler(config, model), runner=runner, publish=publish)
         with closing(loop):
             loop.start()
+            ranks: list[bytes] = []
             if isinstance(runner, ProcessRunner):
                 runner.on_loss(loop.fail)
+                ranks = runner.ready
             if publisher is not None:
                 publisher.answer_old_replays_from(loop)
-            yield Lane(loop, dp_rank=dp_rank, events=publisher)
+            ready = engine_message(_groups(config).advertised_width(), ranks)
+            yield Lane(loop, dp_rank=dp_rank, events=publisher, ready=encode_ready(ready))
+
+
+def _groups(config: EngineConfig) -> CacheGroups:
+    return CacheGroups([FullAttentionSpec(config.geometry)])
 
 
 def _nowhere(events: Sequence[Event]) -> None:

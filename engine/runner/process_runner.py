@@ -10,7 +10,7 @@ from engine.parallel.processes import LossListener, ProcessWorld
 from engine.parallel.seat import Cluster
 from engine.runner.base import Chunk
 from engine.runner.rank_plan import RankPlan
-from engine.runner.step_wire import StepWriter
+from engine.runner.step_wire import REPORT, StepWriter
 
 __all__ = ["ProcessRunner"]
 
@@ -31,6 +31,8 @@ class ProcessRunner:
         self._world = ProcessWorld(
             size=plan.layout.tp_size, build=plan, device=plan.device, timeout=timeout, cluster=cluster
         )
+        self.ready = self._world.call(REPORT)
+        """The ranks' ready messages, as they came."""
 
     @property
     def pids(self) -> list[int]:

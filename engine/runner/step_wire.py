@@ -15,7 +15,10 @@ import msgspec
 
 from engine.runner.base import Chunk
 
-__all__ = ["StepReader", "StepWriter"]
+__all__ = ["REPORT", "StepReader", "StepWriter"]
+
+REPORT = b""
+"""Sent in place of a step: the rank shall answer with its ready message."""
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True):

@@ -13,10 +13,11 @@ from engine.model.dtype import resolve_dtype
 from engine.model.step import Step, plan_step
 from engine.parallel.device import resolve_device
 from engine.parallel.group import Group
+from engine.ready import ReadyMessage, encode_ready
 from engine.runner.base import Chunk
 from engine.runner.rank_plan import RankPlan
 from engine.runner.sampling import Draw, draws_of, sample
-from engine.runner.step_wire import StepReader
+from engine.runner.step_wire import REPORT, StepReader
 
 __all__ = ["StepTask", "TorchRank", "WiredRank"]
 
@@ -60,7 +61,7 @@ class TorchRank:
 
 
 class WiredRank:
-    """A rank in a process of its own: it gets chunks as bytes, and works out the rest."""
+    """A rank in a process of its own: it gets chunks as bytes, and works out the rest. No bytes: it reports itself."""
 
     def __init__(self, plan: RankPlan, group: Group) -> None:
         self._plan = plan
@@ -68,6 +69,8 @@ class WiredRank:
         self._reader = StepReader()
 
     def __call__(self, payload: bytes) -> bytes:
-        """The sampled tokens of one written step, on rank 0."""
+        """The sampled tokens of one written step, on rank 0; or this rank's ready message."""
+        if payload == REPORT:
+            return encode_ready(ReadyMessage(block_width=self._plan.geometry.block_width))
         task = StepTask.of(self._reader.read(payload), self._plan, device=self._rank.device)
         return msgspec.msgpack.encode(self._rank(task))

@@ -52,6 +52,9 @@ def _kv_events(replica: Replica) -> tuple[Descriptor | None, str | None]:
     """The descriptor, or why there is none."""
     if replica.events is None:
         return None, "KV events are off: no --kv-events-config that names a publisher was given"
+    width = replica.advertised_width()
+    if width.value is None:
+        return None, width.reason
     config = replica.config
     descriptor = describe(replica.events, page_size=config.page_size, dcp_size=config.dcp_size, dp_size=config.dp_size)
     if descriptor is None:
@@ -59,7 +62,7 @@ def _kv_events(replica: Replica) -> tuple[Descriptor | None, str | None]:
             None,
             f"the event endpoint {replica.events.endpoint!r} cannot be reached from another host: it is not tcp",
         )
-    return descriptor, None
+    return msgspec.structs.replace(descriptor, block_size=width.value), None
 
 
 def _port(request: web.Request) -> int | None:

@@ -8,7 +8,9 @@ from typing import Protocol
 
 from aiohttp import web
 
+from contract.agreement import Agreement
 from engine.loop import EngineLoop
+from engine.ready import advertised_width
 from engine.server.errors import ApiError
 
 __all__ = ["Lane", "LaneEvents", "Lanes", "parse_rank", "pinned_rank"]
@@ -35,12 +37,18 @@ class LaneEvents(Protocol):
 
 
 class Lane:
-    """One data-parallel rank: its engine loop, its events (None: off), and the requests that this server has in it."""
+    """One data-parallel rank: its engine loop, its events (None: off), and the requests that this server has in it.
 
-    def __init__(self, loop: EngineLoop, *, dp_rank: int, events: LaneEvents | None) -> None:
+    ``ready`` is the message its engine sent when it was ready, None where it sent none.
+    """
+
+    def __init__(
+        self, loop: EngineLoop, *, dp_rank: int, events: LaneEvents | None, ready: bytes | None = None
+    ) -> None:
         self.loop = loop
         self.dp_rank = dp_rank
         self.events = events
+        self.ready = ready
         self.in_flight = 0
 
 
@@ -82,6 +90,10 @@ class Lanes:
         lane.in_flight -= 1
         if not any(each.in_flight for each in self._lanes):
             self._idle.set()
+
+    def advertised_width(self) -> Agreement:
+        """The block width that all engines at work report; one that has stopped no longer counts."""
+        return advertised_width({lane.dp_rank: lane.ready for lane in self._lanes if lane.loop.failed is None})
 
     async def wait_idle(self) -> None:
         """Return once no request is in any lane."""

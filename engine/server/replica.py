@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 
 from aiohttp import web
 
+from contract.agreement import Agreement
 from contract.kv_events_config import KVEventsConfig
 from engine.config import EngineConfig
 from engine.model.catalogue import ServedModel
@@ -19,6 +21,8 @@ from engine.server.metrics import RequestMetrics
 from engine.server.prompts import PromptReader
 
 __all__ = ["Replica"]
+
+_LOG = logging.getLogger(__name__)
 
 
 class Replica:
@@ -42,11 +46,22 @@ class Replica:
         self.draining = False
         self.started_at = time.time()
         self._mailroom = mailroom
+        self._no_width_because: str | None = None
+        if events is not None:
+            self.advertised_width()
 
     @property
     def failure(self) -> BaseException | None:
         """Why a lane died, if one did: then the replica is dead."""
         return next((lane.loop.failed for lane in self.lanes if lane.loop.failed is not None), None)
+
+    def advertised_width(self) -> Agreement:
+        """The block width that ``/server_info`` may name; the log says once why there is none."""
+        width = self.lanes.advertised_width()
+        if width.value is None and width.reason != self._no_width_because:
+            _LOG.warning("no block width is advertised: %s", width.reason)
+        self._no_width_because = width.reason
+        return width
 
     def check_model(self, name: str | None) -> None:
         """Refuse a model that is not served; no name means the one that is.

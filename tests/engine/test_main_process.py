@@ -162,9 +162,12 @@ async def _provoke(url: str) -> None:
         assert status == 503
 
 
-@pytest.mark.parametrize(("page_size", "dcp_size"), [(3, 2), (1, 4)])
-async def test_tiny_serves_and_caches_whole_blocks(http: aiohttp.ClientSession, page_size: int, dcp_size: int) -> None:
+@pytest.mark.parametrize(("page_size", "dcp_size", "ranks"), [(3, 2, "threads"), (1, 4, "auto"), (3, 2, "processes")])
+async def test_tiny_serves_and_caches_whole_blocks(
+    http: aiohttp.ClientSession, page_size: int, dcp_size: int, ranks: str
+) -> None:
     sizes = ("--page-size", str(page_size), "--tp-size", str(dcp_size), "--dcp-size", str(dcp_size))
+    sizes += ("--rank-backend", ranks)
     flags = ("--model-path", "tiny", "--device", "cpu", "--max-total-tokens", "2048", "--kv-events-config", EVENTS)
     with EngineProcess(*flags, *sizes) as process:
         client = Client(http, process.wait_ready().url)
