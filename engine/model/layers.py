@@ -17,7 +17,7 @@ from engine.model.config import ModelConfig
 from engine.model.linear import Linear
 from engine.model.rope import Rope
 from engine.model.step import Step
-from engine.model.weights import LayerWeights
+from engine.model.weights import AttentionWeights, MlpWeights
 from engine.parallel.layout import WeightShard
 
 __all__ = ["AttentionLayer", "MlpLayer", "Pass", "norm"]
@@ -41,7 +41,7 @@ class AttentionLayer:
         *,
         model: ModelConfig,
         shard: WeightShard,
-        weights: LayerWeights,
+        weights: AttentionWeights,
         attention: Attention,
         rope: Rope,
         first_rank: bool,
@@ -59,8 +59,12 @@ class AttentionLayer:
 
     def __call__(self, hidden: Tensor, now: Pass) -> Tensor:
         """This rank's part of ``[T, hidden]``."""
+        return self.of_normed(norm(hidden, self._norm, self._model), now)
+
+    def of_normed(self, normed: Tensor, now: Pass) -> Tensor:
+        """Likewise where the norm is done: of ``[T, hidden]`` normed states."""
         heads, kv_heads = self._heads.num_heads, self._heads.num_kv_heads
-        qkv = self._qkv(norm(hidden, self._norm, self._model))
+        qkv = self._qkv(normed)
         qkv = qkv.view(len(qkv), -1, self._model.head_dim)
         turned = self._rope.rotate(self._normed(qkv[:, : heads + kv_heads]), now.rotation)
         attended = self._attention.forward(
@@ -71,7 +75,7 @@ class AttentionLayer:
             step=now.step,
             placement=now.placement,
         )
-        return self._out(attended.flatten(1)[:, self._columns].to(hidden.dtype))
+        return self._out(attended.flatten(1)[:, self._columns].to(normed.dtype))
 
     def _normed(self, states: Tensor) -> Tensor:
         """Queries and keys ``[T, heads + kv_heads, head_dim]``, normed head by head where the model does that."""
@@ -86,7 +90,7 @@ class AttentionLayer:
 class MlpLayer:
     """Norm, and this rank's features of a SwiGLU."""
 
-    def __init__(self, *, model: ModelConfig, weights: LayerWeights) -> None:
+    def __init__(self, *, model: ModelConfig, weights: MlpWeights) -> None:
         self._model = model
         self._norm = weights.mlp_norm
         self._gate_up = Linear(weights.gate_up)

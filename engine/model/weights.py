@@ -16,15 +16,15 @@ from engine.model.checkpoint import Checkpoint, CheckpointError
 from engine.model.config import ModelConfig
 from engine.parallel.layout import HeadShard, WeightShard
 
-__all__ = ["LayerWeights", "Weights", "load_weights"]
+__all__ = ["AttentionWeights", "LayerWeights", "MlpWeights", "WeightReader", "Weights", "load_weights"]
 
 _WITHOUT_USE = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "masked_bias")
 """Ends of names of tensors that old exporters wrote out, though they follow from the config."""
 
 
 @dataclass(frozen=True)
-class LayerWeights:
-    """One rank's share of one decoder layer; ``qkv`` is queries, keys and values, one after the other."""
+class AttentionWeights:
+    """One rank's share of one attention; ``qkv`` is queries, keys and values, one after the other."""
 
     attention_norm: Tensor  # [hidden]
     qkv: Tensor  # [(heads + 2 * kv_heads) * head_dim, hidden]
@@ -33,9 +33,20 @@ class LayerWeights:
     key_norm: Tensor | None  # [head_dim]
     out: Tensor  # [hidden, own columns]
     out_bias: Tensor | None  # [hidden]
+
+
+@dataclass(frozen=True)
+class MlpWeights:
+    """One rank's share of one SwiGLU."""
+
     mlp_norm: Tensor  # [hidden]
     gate_up: Tensor  # [2 * own intermediate, hidden]
     down: Tensor  # [hidden, own intermediate]
+
+
+@dataclass(frozen=True)
+class LayerWeights(AttentionWeights, MlpWeights):
+    """One rank's share of one decoder layer."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,7 @@ def load_weights(
     Raises:
         CheckpointError: a tensor is missing, has another shape, or has no place in the model.
     """
-    reader = _Reader(checkpoint, model, shard, device=device, dtype=dtype)
+    reader = WeightReader(checkpoint, model, shard, device=device, dtype=dtype)
     embedding = reader.read("model.embed_tokens.weight", [model.vocab_size, model.hidden_size])
     weights = Weights(
         embedding=embedding,
@@ -68,7 +79,7 @@ def load_weights(
     return weights
 
 
-class _Reader:
+class WeightReader:
     """Reads tensors for one rank, and remembers which."""
 
     def __init__(
@@ -105,10 +116,13 @@ class _Reader:
 
     def layer(self, index: int) -> LayerWeights:
         """One decoder layer."""
+        return LayerWeights(**vars(self.attention(index)), **vars(self._mlp(index)))
+
+    def attention(self, index: int) -> AttentionWeights:
+        """The attention of one decoder layer, and the norm before it."""
         model, prefix = self._model, f"model.layers.{index}."
-        hidden, dim = model.hidden_size, model.head_dim
-        attention, mlp = prefix + "self_attn.", prefix + "mlp."
-        return LayerWeights(
+        hidden, dim, attention = model.hidden_size, model.head_dim, prefix + "self_attn."
+        return AttentionWeights(
             attention_norm=self.read(prefix + "input_layernorm.weight", [hidden]),
             qkv=torch.cat(self._qkv(attention, "weight", [hidden])),
             qkv_bias=torch.cat(self._qkv(attention, "bias", [])) if model.qkv_bias else None,
@@ -118,6 +132,12 @@ class _Reader:
                 attention + "o_proj.weight", [hidden, model.num_heads * dim], columns=_own_columns(self._shard, dim)
             ),
             out_bias=self.read(attention + "o_proj.bias", [hidden]) if model.out_bias else None,
+        )
+
+    def _mlp(self, index: int) -> MlpWeights:
+        model, prefix = self._model, f"model.layers.{index}."
+        hidden, mlp = model.hidden_size, prefix + "mlp."
+        return MlpWeights(
             mlp_norm=self.read(prefix + "post_attention_layernorm.weight", [hidden]),
             gate_up=torch.cat([self._inner_rows(mlp + "gate_proj.weight"), self._inner_rows(mlp + "up_proj.weight")]),
             down=self.read(
