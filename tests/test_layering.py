@@ -29,9 +29,14 @@ FENCES: dict[str, tuple[str, ...]] = {
     "zmq": ("publisher.transport", "router.intake.subscriber"),
     "torch": ("engine.*",),
     "triton": ("engine.kernels.*",),
+    "safetensors": ("engine.model.*",),
+    "gguf": ("engine.model.*",),
+    "huggingface_hub": ("engine.model.catalogue",),
+    "transformers": ("bench.*",),
     "aiohttp": ("engine.server*", "router.service", "router.front*", "router.fleet*", "router.choice*", "bench.*"),
     "prometheus_client": ("engine.server*", "router.service", "router.front*"),
 }
+ENGINE_EXTRA = ("gguf", "huggingface_hub", "numpy", "safetensors", "torch", "triton")
 CONTRACT_LIBRARIES = {"msgspec", "xxhash"}
 WIDTH_HOME = "contract.geometry"
 
@@ -111,11 +116,11 @@ def test_the_width_rule_sees_a_product_under_other_names(source: str) -> None:
 
 
 def test_the_bare_install_needs_no_torch() -> None:
-    """Router, publisher and contract, and the engine up to the choice of a runner, import without torch or triton."""
+    """Router, publisher and contract, and the engine up to the choice of a runner, import without its extra."""
     names = [name for name, _ in modules() if name.split(".")[0] in {"contract", "publisher", "router"}]
     lines = [
         "import sys, importlib",
-        "sys.modules['torch'] = sys.modules['triton'] = sys.modules['numpy'] = None",
+        f"sys.modules.update(dict.fromkeys({ENGINE_EXTRA!r}))",
         f"[importlib.import_module(name) for name in {[*names, 'engine.__main__']!r}]",
     ]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=ROOT, capture_output=True, text=True)

@@ -7,15 +7,14 @@ from random import Random
 
 import pytest
 import torch
+from chunked_engine import CPU, ChunkedEngine
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from naive_llama import naive_logits, whole_weights
-from torch import Tensor
 
 from contract.geometry import Geometry
 from engine.cache.pools import KVPool
 from engine.model.attention import Attention
-from engine.model.build import build_model
 from engine.model.config import TINY
 from engine.model.source import ModelSource
 from engine.model.step import DecodePart, ExtendPart, Step, plan_step
@@ -27,7 +26,6 @@ from engine.parallel.threads import ThreadWorld
 from engine.request import SamplingParams
 from engine.runner.base import Chunk
 
-CPU = torch.device("cpu")
 NUM_BLOCKS = 300
 TOLERANCE = 2e-4  # logits have a standard deviation of 3; up to 4e-5 was seen
 
@@ -35,71 +33,19 @@ LAYOUTS = [(1, 1), (2, 1), (2, 2), (3, 3), (4, 1), (4, 2), (4, 4)]
 GEOMETRIES = [(1, 1), (3, 1), (16, 1), (4, 2)]  # page size, interleave
 
 
-def build(layout: Layout, geometry: Geometry) -> Callable[[Group], Callable[[Step], Tensor]]:
-    def build_rank(group: Group) -> Callable[[Step], Tensor]:
-        torch.set_num_threads(1)
-        model = build_model(
-            ModelSource(config=TINY),
-            layout=layout,
-            geometry=geometry,
-            num_blocks=NUM_BLOCKS,
-            device=CPU,
-            dtype=torch.float32,
-            group=group,
-        )
-        return lambda step: model.logits(model.forward(step))
-
-    return build_rank
-
-
-class Engine:
-    """A world of models that answers with logits, and sequences that it is fed chunk by chunk."""
-
-    def __init__(self, layout: Layout, geometry: Geometry) -> None:
-        self.geometry = geometry
-        self.world = ThreadWorld(size=layout.tp_size, build=build(layout, geometry))
-
-    def run(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Logits after each chunk, the same on all ranks."""
-        logits, *others = self.world.call(plan_step(chunks, self.geometry, device=CPU))
-        assert all(torch.equal(logits, other) for other in others)
-        return logits
-
-    def chunk(self, tokens: Sequence[int], *, start: int, stop: int, table: Sequence[int]) -> Chunk:
-        return Chunk(
-            request_id=0,
-            tokens=tokens[start:stop],
-            context_length=start,
-            block_table=table[: self.geometry.blocks_for(stop)],
-            sampling=SamplingParams(),
-        )
-
-    def check(self, prompts: Sequence[Sequence[int]], random: Random) -> None:
-        """Compute all prompts together, in random chunks and blocks; compare wherever a chunk ends."""
-        free = random.sample(range(NUM_BLOCKS), NUM_BLOCKS)
-        tables = [[free.pop() for _ in range(self.geometry.blocks_for(len(prompt)))] for prompt in prompts]
-        expected = [naive_logits(prompt) for prompt in prompts]
-        done = [0] * len(prompts)
-        while unfinished := [n for n, prompt in enumerate(prompts) if done[n] < len(prompt)]:
-            batch = random.sample(unfinished, random.randint(1, len(unfinished)))
-            stops = [done[n] + random.choice([1, random.randint(1, len(prompts[n]) - done[n])]) for n in batch]
-            logits = self.run(
-                [
-                    self.chunk(prompts[n], start=done[n], stop=stop, table=tables[n])
-                    for n, stop in zip(batch, stops, strict=True)
-                ]
-            )
-            for n, stop, actual in zip(batch, stops, logits, strict=True):
-                torch.testing.assert_close(actual, expected[n][stop - 1], atol=TOLERANCE, rtol=0)
-                done[n] = stop
-
-
 @pytest.fixture(scope="module", params=LAYOUTS, ids=lambda sizes: f"tp{sizes[0]}-dcp{sizes[1]}")
-def engines(request: pytest.FixtureRequest) -> Iterator[list[Engine]]:
+def engines(request: pytest.FixtureRequest) -> Iterator[list[ChunkedEngine]]:
     tp_size, dcp_size = request.param
     layout = Layout(tp_size=tp_size, dcp_size=dcp_size)
     made = [
-        Engine(layout, Geometry(page_size=page_size, dcp_size=dcp_size, interleave=interleave))
+        ChunkedEngine(
+            ModelSource(config=TINY),
+            layout=layout,
+            geometry=Geometry(page_size=page_size, dcp_size=dcp_size, interleave=interleave),
+            num_blocks=NUM_BLOCKS,
+            reference=naive_logits,
+            tolerance=TOLERANCE,
+        )
         for page_size, interleave in GEOMETRIES
     ]
     yield made
@@ -112,7 +58,7 @@ def engines(request: pytest.FixtureRequest) -> Iterator[list[Engine]]:
 @example([1], 0)
 @example([2, 1, 3], 0)  # shorter than most DCP groups
 def test_logits_are_those_of_full_attention_at_any_chunking_batching_and_placement(
-    engines: list[Engine], lengths: list[int], seed: int
+    engines: list[ChunkedEngine], lengths: list[int], seed: int
 ) -> None:
     random = Random(seed)
     prompts = [[random.randrange(TINY.vocab_size) for _ in range(length)] for length in lengths]
@@ -120,17 +66,17 @@ def test_logits_are_those_of_full_attention_at_any_chunking_batching_and_placeme
         engine.check(prompts, random)
 
 
-def test_a_chunk_longer_than_a_tile_is_computed_like_any_other(engines: list[Engine]) -> None:
+def test_a_chunk_longer_than_a_tile_is_computed_like_any_other(engines: list[ChunkedEngine]) -> None:
     random = Random(1)
     prompt = [random.randrange(TINY.vocab_size) for _ in range(299)]
     for engine in engines:
         table = random.sample(range(NUM_BLOCKS), engine.geometry.blocks_for(len(prompt)))
         engine.run([engine.chunk(prompt, start=0, stop=7, table=table)])
         logits = engine.run([engine.chunk(prompt, start=7, stop=len(prompt), table=table)])
-        torch.testing.assert_close(logits[0], naive_logits(prompt)[-1], atol=TOLERANCE, rtol=0)
+        engine.compare(logits[0], naive_logits(prompt)[-1])
 
 
-def test_a_prefix_cached_by_another_sequence_is_as_good_as_computed(engines: list[Engine]) -> None:
+def test_a_prefix_cached_by_another_sequence_is_as_good_as_computed(engines: list[ChunkedEngine]) -> None:
     random = Random(2)
     shared = [random.randrange(256) for _ in range(48)]
     for engine in engines:
@@ -141,7 +87,7 @@ def test_a_prefix_cached_by_another_sequence_is_as_good_as_computed(engines: lis
         other = [*shared[:cached], *(random.randrange(256) for _ in range(10))]
         own = [*table[: cached // width], *range(200, 200 + len(table))]
         logits = engine.run([engine.chunk(other, start=cached, stop=len(other), table=own)])
-        torch.testing.assert_close(logits[0], naive_logits(other)[-1], atol=TOLERANCE, rtol=0)
+        engine.compare(logits[0], naive_logits(other)[-1])
 
 
 def test_every_token_lives_on_one_rank_of_its_group_only() -> None:
