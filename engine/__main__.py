@@ -24,7 +24,7 @@ from engine.config import ConfigError, EngineConfig
 from engine.flags import BAD_FLAGS_STATUS, PROGRAM, parse_flags
 from engine.loop import EngineLoop
 from engine.model.catalogue import ServedModel, find_model
-from engine.model.source import ModelError
+from engine.model.config import ModelError
 from engine.parallel.follow import follow, launch
 from engine.parallel.lifeline import end_with_parent
 from engine.parallel.rank_process import leave

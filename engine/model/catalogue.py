@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.model.byte_tokenizer import ANY_U32, ByteTokenizer
-from engine.model.config import TINY
+from engine.model.config import TINY, ModelError
 from engine.model.gguf_config import read_gguf_config
 from engine.model.gguf_file import GgufFile
 from engine.model.gguf_tokenizer import read_gguf_tokenizer
 from engine.model.hf_config import read_hf_config
 from engine.model.hf_tokenizer import read_hf_tokenizer
-from engine.model.source import ModelError, ModelSource
+from engine.model.source import ModelSource
 from engine.model.tokenizer import Tokenizer
 
 __all__ = ["BUILT_IN", "SIM", "ServedModel", "find_model"]

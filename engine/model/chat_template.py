@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from engine.model.source import ModelError
+from engine.model.config import ModelError
 from engine.model.tokenizer import TokenizerError
 
 __all__ = ["ChatTemplate"]

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from engine.model.source import ModelError
+from engine.model.config import ModelError
 
 __all__ = ["Checkpoint", "CheckpointError", "TensorTable", "check_shape", "cut"]
 

@@ -6,7 +6,11 @@ import msgspec
 
 from contract.byte_tokenizer import END, EOS, VOCABULARY
 
-__all__ = ["TINY", "LinearRope", "ListedRope", "Llama3Rope", "ModelConfig", "RopeScaling"]
+__all__ = ["TINY", "LinearRope", "ListedRope", "Llama3Rope", "ModelConfig", "ModelError", "RopeScaling"]
+
+
+class ModelError(ValueError):
+    """A model that cannot be found, read or served; the message is one line that names what is wrong."""
 
 
 class LinearRope(msgspec.Struct, frozen=True, tag=True):
@@ -44,6 +48,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     prompt and answer together. With ``tied_embeddings`` the embedding is the output projection too. ``qkv_bias``,
     ``out_bias``: whether those projections add a bias; ``qk_norm``: whether each head's queries and keys are normed
     before they are turned. ``dtype`` is torch's name for what the weights are kept in.
+
+    Raises:
+        ModelError: sizes that make no such model.
     """
 
     name: str
@@ -64,6 +71,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     out_bias: bool = False
     qk_norm: bool = False
     dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            raise ModelError(f"{self.num_heads} attention heads are not a multiple of {self.num_kv_heads} KV heads")
+        if self.head_dim % 2:
+            raise ModelError(f"head_dim {self.head_dim} is odd, rotary positions turn pairs")
 
 
 TINY = ModelConfig(

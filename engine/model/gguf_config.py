@@ -12,9 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
-from engine.model.config import LinearRope, ListedRope, ModelConfig, RopeScaling
+from engine.model.config import LinearRope, ListedRope, ModelConfig, ModelError, RopeScaling
 from engine.model.gguf_file import GgufFile
-from engine.model.source import ModelError
 
 __all__ = ["ROPE_FACTORS", "hf_name", "read_gguf_config", "reorders_heads"]
 
@@ -64,26 +63,32 @@ def read_gguf_config(file: GgufFile) -> ModelConfig:
     Raises:
         ModelError: metadata is missing or odd, or the model is of a kind that is not served.
     """
-    meta = _Metadata(file)
-    heads, hidden = meta.get("attention.head_count", int), meta.get("embedding_length", int)
-    head_dim = meta.get("attention.key_length", int, default=hidden // heads)
+    try:
+        return _model(file, _Metadata(file))
+    except ModelError as error:
+        raise ModelError(f"{file.path}: {error}") from None
+
+
+def _model(file: GgufFile, meta: _Metadata) -> ModelConfig:
+    heads, hidden = meta.size("attention.head_count"), meta.size("embedding_length")
+    head_dim = meta.size("attention.key_length", default=hidden // heads)
     meta.demand("attention.value_length", head_dim, default=head_dim)
     meta.demand("rope.dimension_count", head_dim, default=head_dim)
     meta.demand("expert_count", 0, default=0)
     meta.demand("attention.sliding_window", 0, default=0)
     tensors = file.tensors
     if "token_embd.weight" not in tensors:
-        raise ModelError(f"{file.path}: tensor token_embd.weight is missing")
+        raise ModelError("tensor token_embd.weight is missing")
     return ModelConfig(
         name=file.path.name,
         vocab_size=tensors["token_embd.weight"].shape[0],
         hidden_size=hidden,
-        intermediate_size=meta.get("feed_forward_length", int),
-        num_layers=meta.get("block_count", int),
+        intermediate_size=meta.size("feed_forward_length"),
+        num_layers=meta.size("block_count"),
         num_heads=heads,
-        num_kv_heads=meta.get("attention.head_count_kv", int, default=heads),
+        num_kv_heads=meta.size("attention.head_count_kv", default=heads),
         head_dim=head_dim,
-        max_context=meta.get("context_length", int),
+        max_context=meta.size("context_length"),
         eos_token_ids=_eos(file),
         rope_theta=meta.get("rope.freq_base", float, default=10_000.0),
         rope_scaling=_rope_scaling(meta, file, head_dim),
@@ -100,45 +105,45 @@ class _Metadata:
     """The values that a file has under its architecture's name."""
 
     def __init__(self, file: GgufFile) -> None:
-        self._path = file.path
         self._values = file.metadata
         self._prefix = str(file.metadata.get("general.architecture"))
         if self._prefix not in _ARCHITECTURES:
-            raise ModelError(
-                f"{file.path}: architecture {self._prefix!r} is not served, {', '.join(_ARCHITECTURES)} are"
-            )
+            raise ModelError(f"architecture {self._prefix!r} is not served, {', '.join(_ARCHITECTURES)} are")
 
     def get(self, key: str, kind: type[_T], *, default: _T | None = None) -> _T:
         """One value of that type; a ``default`` makes it optional."""
         name = f"{self._prefix}.{key}"
         found = self._values.get(name, default)
         if found is None:
-            raise ModelError(f"{self._path}: {name} is missing")
+            raise ModelError(f"{name} is missing")
         try:
             return msgspec.convert(found, kind)
         except msgspec.ValidationError as error:
-            raise ModelError(f"{self._path}: {name}: {error}") from None
+            raise ModelError(f"{name}: {error}") from None
+
+    def size(self, key: str, *, default: int | None = None) -> int:
+        """A number of at least 1."""
+        found = self.get(key, int, default=default)
+        if found < 1:
+            raise ModelError(f"{self._prefix}.{key} must be at least 1, got {found}")
+        return found
 
     def demand(self, key: str, served: _T, *, default: _T) -> None:
         """Refuse a file in which the value is another one."""
         found = self.get(key, type(served), default=default)
         if found != served:
-            raise ModelError(f"{self._path}: {self._prefix}.{key} {found} is not served, {served} is")
-
-    def refuse(self, complaint: str) -> ModelError:
-        """An error about this file."""
-        return ModelError(f"{self._path}: {complaint}")
+            raise ModelError(f"{self._prefix}.{key} {found} is not served, {served} is")
 
 
 def _rope_scaling(meta: _Metadata, file: GgufFile, head_dim: int) -> RopeScaling | None:
     kind = meta.get("rope.scaling.type", str, default="none")
     if kind not in ("none", "linear"):
-        raise meta.refuse(f"rope type {kind!r} is not served, none and linear are")
+        raise ModelError(f"rope type {kind!r} is not served, none and linear are")
     factors = file.tensors.get(ROPE_FACTORS)
     if factors is None:
         return LinearRope(meta.get("rope.scaling.factor", float)) if kind == "linear" else None
     if kind != "none" or factors.type != _FLOAT32 or factors.shape != (head_dim // 2,):
-        raise meta.refuse(f"{ROPE_FACTORS} of shape {list(factors.shape)} beside rope type {kind!r} cannot be read")
+        raise ModelError(f"{ROPE_FACTORS} of shape {list(factors.shape)} beside rope type {kind!r} cannot be read")
     return ListedRope(struct.unpack_from(f"<{head_dim // 2}f", file.bytes, factors.start))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from engine.model.source import ModelError
+from engine.model.config import ModelError
 
 __all__ = ["GgufFile", "GgufTensor"]
 
@@ -50,8 +50,10 @@ class GgufFile:
             raise ModelError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         try:
             self.metadata, self.tensors = _Header(self.bytes).read()
-        except (struct.error, UnicodeDecodeError, KeyError, _BadHeaderError) as error:
-            raise ModelError(f"{path} is no GGUF file that can be read: {error or type(error).__name__}") from None
+        except KeyError as error:
+            raise ModelError(f"{path} is no GGUF file that can be read: it has values of type {error}") from None
+        except (struct.error, UnicodeDecodeError, _BadHeaderError) as error:
+            raise ModelError(f"{path} is no GGUF file that can be read: {error}") from None
 
 
 class _BadHeaderError(ValueError):
@@ -77,6 +79,8 @@ class _Header:
         metadata = {self._string(): self._value(self._number("I")) for _ in range(self._checked(value_count))}
         infos = [self._tensor_info() for _ in range(self._checked(tensor_count))]
         alignment = metadata.get(_ALIGNMENT_KEY, _ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise _BadHeaderError(f"{_ALIGNMENT_KEY} is {alignment!r}")
         data_start = -(-self._at // alignment) * alignment
         return metadata, {name: msgspec.structs.replace(info, start=data_start + info.start) for name, info in infos}
 
@@ -92,9 +96,9 @@ class _Header:
         if kind != _ARRAY:
             return self._number(_SCALARS[kind])
         kind, count = self._number("I"), self._number("Q")
-        if kind in _SCALARS:
-            return list(self._numbers(_SCALARS[kind], count))
-        return [self._value(kind) for _ in range(self._checked(count))]
+        if kind == _STRING:
+            return [self._string() for _ in range(self._checked(count))]
+        return list(self._numbers(_SCALARS[kind], count))
 
     def _string(self) -> str:
         return self._take(self._number("Q")).decode()
@@ -103,10 +107,8 @@ class _Header:
         return self._numbers(code, 1)[0]
 
     def _numbers(self, code: str, count: int) -> tuple[Any, ...]:
-        layout = f"<{self._checked(count)}{code}"
-        values = struct.unpack_from(layout, self._data, self._at)
-        self._at += struct.calcsize(layout)
-        return values
+        layout = f"<{count}{code}"
+        return struct.unpack(layout, self._take(struct.calcsize(layout)))
 
     def _take(self, count: int) -> bytes:
         taken = self._data[self._at : self._at + self._checked(count)]

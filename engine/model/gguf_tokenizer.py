@@ -13,8 +13,8 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from engine.model.chat_template import ChatTemplate
+from engine.model.config import ModelError
 from engine.model.gguf_file import GgufFile
-from engine.model.source import ModelError
 from engine.model.text_tokenizer import TextTokenizer
 
 __all__ = ["read_gguf_tokenizer"]

@@ -12,8 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from engine.model.config import LinearRope, Llama3Rope, ModelConfig, RopeScaling
-from engine.model.source import ModelError
+from engine.model.config import LinearRope, Llama3Rope, ModelConfig, ModelError, RopeScaling
 
 __all__ = ["CONFIG_FILE", "read_hf_config"]
 
@@ -103,6 +102,13 @@ def read_hf_config(folder: Path) -> ModelConfig:
         raise ModelError(f"{path}: model_type {config.model_type!r} is not served, {', '.join(_FAMILIES)} are")
     for complaint in _complaints(config, family):
         raise ModelError(f"{path}: {complaint}")
+    try:
+        return _model(folder, config, family)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
+
+
+def _model(folder: Path, config: _Config, family: _Family) -> ModelConfig:
     return ModelConfig(
         name=folder.name,
         vocab_size=config.vocab_size,
@@ -115,7 +121,7 @@ def read_hf_config(folder: Path) -> ModelConfig:
         max_context=config.max_position_embeddings,
         eos_token_ids=_eos(folder, config),
         rope_theta=_rope_theta(config),
-        rope_scaling=_rope_scaling(path, _rope(config)),
+        rope_scaling=_rope_scaling(_rope(config)),
         rms_eps=config.rms_norm_eps,
         tied_embeddings=config.tie_word_embeddings,
         qkv_bias=config.attention_bias if family.qkv_bias is None else family.qkv_bias,
@@ -136,17 +142,15 @@ def _read(path: Path, shape: type[_Shape]) -> _Shape:
 
 def _complaints(config: _Config, family: _Family) -> list[str]:
     """Everything about a model that this engine does not compute."""
-    heads, kv_heads, dim = config.num_attention_heads, _kv_heads(config), _head_dim(config, family)
+    heads = config.num_attention_heads
     found = {
         f"hidden_act {config.hidden_act!r} is not served, silu is": config.hidden_act != "silu",
         "mlp_bias is not served": config.mlp_bias,
         f"a sliding window of {config.sliding_window} tokens is not served": _has_window(config, family),
         f"quantization_config ({_quantization(config)}) is not served": config.quantization_config is not None,
-        f"{heads} attention heads are not a multiple of {kv_heads} KV heads": heads % kv_heads != 0,
         f"hidden_size {config.hidden_size} is not a multiple of {heads} attention heads and head_dim is not given": (
             (config.head_dim or family.head_dim) is None and config.hidden_size % heads != 0
         ),
-        f"head_dim {dim} is odd, rotary positions turn pairs": dim % 2 != 0,
         f"rotary positions for a part of each head (partial_rotary_factor {_rope(config).partial_rotary_factor}) are "
         "not served": _rope(config).partial_rotary_factor not in (None, 1.0),
     }
@@ -180,7 +184,7 @@ def _rope_theta(config: _Config) -> float:
     return _ROPE_THETA if given is None else given
 
 
-def _rope_scaling(path: Path, rope: _Rope) -> RopeScaling | None:
+def _rope_scaling(rope: _Rope) -> RopeScaling | None:
     match rope.rope_type or rope.type or "default", rope:
         case "default", _:
             return None
@@ -197,9 +201,9 @@ def _rope_scaling(path: Path, rope: _Rope) -> RopeScaling | None:
         ):
             return Llama3Rope(factor=factor, low_freq_factor=low, high_freq_factor=high, original_context=original)
         case "linear" | "llama3" as kind, _:
-            raise ModelError(f"{path}: rope type {kind} lacks some of its numbers")
+            raise ModelError(f"rope type {kind} lacks some of its numbers")
         case kind, _:
-            raise ModelError(f"{path}: rope type {kind!r} is not served, default, linear and llama3 are")
+            raise ModelError(f"rope type {kind!r} is not served, default, linear and llama3 are")
 
 
 def _eos(folder: Path, config: _Config) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import msgspec
 import tokenizers
 
 from engine.model.chat_template import ChatTemplate
-from engine.model.source import ModelError
+from engine.model.config import ModelError
 from engine.model.text_tokenizer import TextTokenizer
 
 __all__ = ["read_hf_tokenizer"]

@@ -8,11 +8,7 @@ import msgspec
 
 from engine.model.config import ModelConfig
 
-__all__ = ["ModelError", "ModelSource"]
-
-
-class ModelError(ValueError):
-    """A model that cannot be found, read or served; the message is one line that names the file and what is wrong."""
+__all__ = ["ModelSource"]
 
 
 class ModelSource(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,10 +15,9 @@ from hf_models import LINEAR, LLAMA3, VOCAB, SavedModel, save_random_model
 from safetensors.torch import load_file, save_file
 
 from engine.model.checkpoint import CheckpointError
-from engine.model.config import LinearRope, Llama3Rope
+from engine.model.config import LinearRope, Llama3Rope, ModelError
 from engine.model.hf_config import read_hf_config
 from engine.model.safetensors_checkpoint import SafetensorsCheckpoint
-from engine.model.source import ModelError
 from engine.model.weights import Weights, load_weights
 from engine.parallel.layout import Layout
 
