@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from contract.descriptor import LaneAddress
 from router.choice.chooser import Chooser
-from router.choice.policy import POLICIES
+from router.choice.policy import APPROX, POLICIES, memory_of
 from router.choice.remote_tokenizer import RemoteTokenizer
 from router.choice.speed import FleetSpeed, ReplicaSpeed
 from router.choice.texts import Tokenizer
@@ -70,7 +70,14 @@ def _make_fleet(
         return Subscriber(address=address, topic=topic, index=index, handle=handle, context=context)
 
     def make_lane(url: str, dp_rank: int, speed: ReplicaSpeed) -> Lane:
-        return Lane(url=url, dp_rank=dp_rank, index=index, speed=speed, subscribe=subscribe)
+        return Lane(
+            url=url,
+            dp_rank=dp_rank,
+            index=index,
+            speed=speed,
+            recent=memory_of(config.policy),
+            subscribe=subscribe,
+        )
 
     speed = FleetSpeed()
     replicas = [Replica(url, speed=speed.replica(), make_lane=make_lane) for url in config.urls]
@@ -92,7 +99,8 @@ def _make_api(
 ) -> Api:
     remote = RemoteTokenizer(session, timeout=config.probe_timeout) if config.tokenizer == AUTO else None
     tokenization = Tokenization(fixed=tokenizer, remote=remote)
-    chooser = Chooser(index, POLICIES[config.policy](), seed=config.seed, now=time.monotonic())
+    believed = None if config.policy == APPROX else index
+    chooser = Chooser(believed, POLICIES[config.policy](), seed=config.seed, now=time.monotonic())
     registry = CollectorRegistry()
     metrics = RequestMetrics(registry)
     registry.register(FleetMetrics(fleet, index, tokenization, diagnosis=diagnosis))

@@ -1,16 +1,57 @@
-"""What has been sent to a lane and not ended: prompt tokens waiting for prefill, answers being decoded.
+"""What waits and runs on a lane: prompt tokens without a first token yet, answers being decoded, by two accounts.
 
-A booking changes a lane's numbers and, when it is ended, takes them back to where they were. Pure; no clock.
+The router's own books change when a request is sent, gets its first token and ends, and are exact about what went
+through here. An engine's own account, where it is asked for, also covers what others send it; of that, only what the
+books cannot explain is counted, and only while it is fresh. Pure: times are handed in.
 """
 
 from __future__ import annotations
 
 import math
 
-__all__ = ["Booking", "BusyShare", "LaneLoad"]
+import msgspec
+
+__all__ = ["Backlog", "Booking", "BusyShare", "EngineLoad", "LaneLoad", "Surplus"]
 
 BUSY_SECONDS = 60.0
 MIN_BUSY_WINDOW = 5.0
+FRESH_SECONDS = 2.0
+"""An engine's account older than this says nothing any more."""
+
+MOST_PROGRESS = 0.9
+"""Of a prompt without a first token, at least a tenth is still to be computed, however long it has been running."""
+
+MEAN_WEIGHT = 0.1
+
+
+class EngineLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine says of one lane. ``cache_used``: share of its KV cache that running requests hold, in [0, 1].
+
+    ``waiting_tokens`` are uncached prompt tokens without a first token; None: it does not say.
+    """
+
+    running: int
+    waiting: int
+    waiting_tokens: int | None = None
+    cache_used: float | None = None
+
+
+class Backlog(msgspec.Struct, frozen=True):
+    """Uncached prompt tokens that waiting requests have, and those left of the request that is being computed."""
+
+    waiting: float
+    running: float
+
+
+class Surplus(msgspec.Struct, frozen=True):
+    """What an engine has that did not come through this router, and how full its cache is."""
+
+    tokens: float = 0.0
+    decoding: int = 0
+    cache_used: float = 0.0
+
+
+_NO_SURPLUS = Surplus()
 
 
 class LaneLoad:
@@ -18,47 +59,83 @@ class LaneLoad:
 
     def __init__(self) -> None:
         self.queued_tokens = 0
-        self.prefilling = 0
         self.decoding = 0
+        self._line: dict[Booking, None] = {}
+        self._freed_at = 0.0
+        self._mean_tokens = 0.0
+        self._surplus = _NO_SURPLUS
+        self._reported_at = -math.inf
+
+    @property
+    def prefilling(self) -> int:
+        """Requests without a first token."""
+        return len(self._line)
 
     @property
     def in_flight(self) -> int:
         """Requests sent and not ended."""
         return self.prefilling + self.decoding
 
-    def book(self, tokens: int) -> Booking:
+    def book(self, tokens: int, *, now: float) -> Booking:
         """Count a request of ``tokens`` uncached prompt tokens until the booking is ended."""
-        return Booking(self, tokens)
+        weight = MEAN_WEIGHT if self._mean_tokens else 1.0
+        self._mean_tokens += weight * (tokens - self._mean_tokens)
+        return Booking(self, tokens, now=now)
+
+    def backlog(self, *, pace: float, now: float) -> Backlog:
+        """What is still to be computed at ``pace`` seconds a token; the request that came first is being computed."""
+        head = next(iter(self._line), None)
+        if head is None:
+            return Backlog(0.0, 0.0)
+        elapsed = max(now - max(head.sent_at, self._freed_at), 0.0)
+        done = min(elapsed / pace, MOST_PROGRESS * head.tokens)
+        return Backlog(self.queued_tokens - head.tokens, head.tokens - done)
+
+    def report(self, load: EngineLoad, *, now: float) -> None:
+        """An engine's account, which arrived now."""
+        strangers = max(load.running + load.waiting - self.in_flight, 0)
+        waiting = min(strangers, max(load.waiting - self.prefilling, 0))
+        if load.waiting_tokens is None:
+            tokens = waiting * self._mean_tokens
+        else:
+            tokens = float(max(load.waiting_tokens - self.queued_tokens, 0))
+        self._surplus = Surplus(tokens, strangers - waiting, load.cache_used or 0.0)
+        self._reported_at = now
+
+    def surplus(self, now: float) -> Surplus:
+        """What the last account said beyond the books; nothing when it is old or there is none."""
+        return self._surplus if now - self._reported_at <= FRESH_SECONDS else _NO_SURPLUS
 
 
 class Booking:
     """One request's entry in its lane's books. ``tokens_ahead``: queued by others when it was sent."""
 
-    def __init__(self, load: LaneLoad, tokens: int) -> None:
+    def __init__(self, load: LaneLoad, tokens: int, *, now: float) -> None:
         self.tokens = tokens
+        self.sent_at = now
         self.tokens_ahead = load.queued_tokens
         self._load = load
-        self._prefilling = True
         load.queued_tokens += tokens
-        load.prefilling += 1
+        load._line[self] = None
 
-    def prefilled(self) -> None:
+    def prefilled(self, *, now: float) -> None:
         """The first token is there: no prompt tokens wait any more, a decode runs. Further calls do nothing."""
-        if self._prefilling:
-            self._leave_prefill()
+        if self._leave_line():
+            self._load._freed_at = now
             self._load.decoding += 1
 
     def end(self) -> None:
         """Take the request off the books; called once, whatever ended it."""
-        if self._prefilling:
-            self._leave_prefill()
-        else:
+        if not self._leave_line():
             self._load.decoding -= 1
 
-    def _leave_prefill(self) -> None:
-        self._prefilling = False
+    def _leave_line(self) -> bool:
+        """Whether it was still waiting for its first token."""
+        if self not in self._load._line:
+            return False
+        del self._load._line[self]
         self._load.queued_tokens -= self.tokens
-        self._load.prefilling -= 1
+        return True
 
 
 class BusyShare:

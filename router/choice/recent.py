@@ -5,30 +5,27 @@ that knows only the announced blocks scatters them. So the keys of a prompt are 
 until shortly after its first token, when the events are there, or until its time is up.
 
 It is a memory for the choice only: what is remembered here is never counted as a predicted hit. Bounded in prompts and
-in keys per prompt. Pure: times are handed in.
+in keys. Pure: times are handed in.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+
+from router.choice.memory import Keys, marks
 
 __all__ = ["RecentPrompts", "Sent"]
 
 MAX_PROMPTS = 256
-MAX_KEYS = 128
-MARK_TOKENS = 64
+MAX_KEYS = 32_768
+"""A lane's, of all its prompts: 6 MB."""
+
+MAX_KEYS_OF_ONE = 2_048
+"""131,072 tokens where blocks are narrow."""
+
 PENDING_SECONDS = 30.0
 CONFIRM_SECONDS = 1.0
-
-
-class Keys(Protocol):
-    """Block keys in order, made when they are looked at."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, block: int, /) -> int: ...
 
 
 class Sent:
@@ -50,29 +47,32 @@ class Sent:
 
 
 class RecentPrompts:
-    """One lane's memory. Keys are remembered every ``MARK_TOKENS`` tokens or every block, whichever is wider."""
+    """One lane's `Memory`, of the requests under way."""
 
     def __init__(self) -> None:
         self._by_key: dict[int, Sent] = {}
         self._order: deque[Sent] = deque()
+        self._keys = 0
 
     def __len__(self) -> int:
         return len(self._order)
 
     def remember(self, keys: Keys, *, width: int, now: float) -> Sent:
-        """A prompt with these block keys was sent now."""
+        """See `Memory`."""
         self._drop_old(now)
-        sent = Sent([keys[place] for place in _marks(len(keys), width)], now + PENDING_SECONDS)
+        places = marks(len(keys), width, most=MAX_KEYS_OF_ONE)
+        sent = Sent([keys[place] for place in places], now + PENDING_SECONDS)
         self._order.append(sent)
+        self._keys += len(sent.keys)
         self._by_key.update(dict.fromkeys(sent.keys, sent))
         return sent
 
-    def match(self, keys: Keys, *, width: int, now: float) -> int:
-        """Leading tokens of a prompt with these keys that a remembered prompt shares."""
+    def match(self, keys: Keys, *, width: int, now: float, known: int = 0) -> int:
+        """See `Memory`."""
         if not self._by_key:
             return 0
         matched = 0
-        for place in _marks(len(keys), width):
+        for place in marks(len(keys), width, most=MAX_KEYS_OF_ONE, beyond=known // width):
             sent = self._by_key.get(keys[place])
             if sent is None or sent.until <= now:
                 break
@@ -80,24 +80,20 @@ class RecentPrompts:
         return matched * width
 
     def clear(self) -> None:
-        """The engine behind the lane is another one now."""
+        """See `Memory`."""
         self._by_key.clear()
         self._order.clear()
+        self._keys = 0
 
     def _drop_old(self, now: float) -> None:
-        while self._order and (len(self._order) >= MAX_PROMPTS or self._order[0].until <= now):
+        """Make room for one more prompt."""
+        while self._order and (self._full or self._order[0].until <= now):
             old = self._order.popleft()
+            self._keys -= len(old.keys)
             for key in old.keys:
                 if self._by_key.get(key) is old:
                     del self._by_key[key]
 
-
-def mark_step(width: int) -> int:
-    """Blocks from one remembered key to the next."""
-    return max(1, MARK_TOKENS // width)
-
-
-def _marks(blocks: int, width: int) -> range:
-    """Which blocks' keys are remembered, of a prompt of so many."""
-    step = mark_step(width)
-    return range(step - 1, min(blocks, step * MAX_KEYS), step)
+    @property
+    def _full(self) -> bool:
+        return len(self._order) >= MAX_PROMPTS or self._keys > MAX_KEYS - MAX_KEYS_OF_ONE

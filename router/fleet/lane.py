@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from contract.descriptor import LaneAddress
 from router.choice.load import LaneLoad
-from router.choice.recent import RecentPrompts
+from router.choice.memory import Memory
 from router.choice.speed import ReplicaSpeed
 from router.fleet.identity import Stream
 from router.intake.index import BlockIndex, LaneHandle
@@ -30,12 +30,21 @@ Subscribe = Callable[[LaneAddress, str, LaneHandle], Subscriber]
 class Lane:
     """One (replica, data-parallel rank). Block sizes are block widths in tokens."""
 
-    def __init__(self, *, url: str, dp_rank: int, index: BlockIndex, speed: ReplicaSpeed, subscribe: Subscribe) -> None:
+    def __init__(
+        self,
+        *,
+        url: str,
+        dp_rank: int,
+        index: BlockIndex,
+        speed: ReplicaSpeed,
+        recent: Memory,
+        subscribe: Subscribe,
+    ) -> None:
         self.url = url
         self.dp_rank = dp_rank
         self.speed = speed
         self.load = LaneLoad()
-        self.recent = RecentPrompts()
+        self.recent = recent
         self.tally = LaneTally()
         self.stream: Stream | None = None
         self.stream_error: str | None = None

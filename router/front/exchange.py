@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from router.choice.chooser import Decision
-from router.choice.recent import Sent
+from router.choice.memory import Remembered
 from router.fleet.lane import Lane
 from router.front.metrics import RequestMetrics
 from router.front.plan import Plan
@@ -32,7 +32,7 @@ class Exchange:
         self._sent_at = now
         self._first_after: float | None = None
         self._sent = self._remember()
-        self._booking = self.lane.load.book(decision.chosen.uncached_tokens * plan.request.prompts)
+        self._booking = self.lane.load.book(decision.chosen.uncached_tokens * plan.request.prompts, now=now)
         self._timer = None if plan.request.stream else self._expect_prefilled()
         self.lane.tally.routed += 1
 
@@ -48,7 +48,7 @@ class Exchange:
         if self._first_after is None and self._sent is not None:
             self._sent.forget()
 
-    def _remember(self) -> Sent | None:
+    def _remember(self) -> Remembered | None:
         prompt, width = self._plan.prompt, self._chosen.width
         if prompt is None or width is None:
             return None
@@ -58,12 +58,12 @@ class Exchange:
         """An answer that comes at once shows no first token: take the time it should need, by the learnt speed."""
         booking = self._booking
         estimate = self.lane.speed.line(self._sent_at).at(booking.tokens_ahead + booking.tokens)
-        return asyncio.get_running_loop().call_later(estimate, booking.prefilled)
+        return asyncio.get_running_loop().call_later(estimate, lambda: booking.prefilled(now=self._sent_at + estimate))
 
     def first_token(self, *, now: float) -> None:
         """The answer has begun, or is there at once: the engine has computed the prompt."""
         self._first_after = now - self._sent_at
-        self._booking.prefilled()
+        self._booking.prefilled(now=now)
         if self._sent is not None:
             self._sent.prefilled(now=now)
 

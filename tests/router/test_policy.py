@@ -8,37 +8,93 @@ from typing import Any
 
 import pytest
 
-from router.choice.policy import MAX_BUSY, POLICIES, Candidate, recomputation_price
+from router.choice.candidate import Candidate, Circumstances
+from router.choice.kv_cost import LOAD_BACK_SHARE, MAX_BUSY, SPREAD_REQUESTS, recomputation_price
+from router.choice.policy import POLICIES
 
 
 def lane(**given: Any) -> Candidate:
     fields: dict[str, Any] = {
-        "matched_tokens": 0,
+        "held_tokens": 0,
         "uncached_tokens": 1000,
-        "queued_tokens": 0,
-        "decoding": 0,
-        "in_flight": 0,
         "seconds_per_token": 1e-4,
     }
     return Candidate(**fields | given)
 
 
 def holder(matched: int, *, prompt: int = 1000, **given: Any) -> Candidate:
-    return lane(matched_tokens=matched, uncached_tokens=prompt - matched, **given)
+    return lane(held_tokens=matched, uncached_tokens=prompt - matched, **given)
 
 
-def choose(policy: str, *candidates: Candidate, busy: float = 0.0, seed: int = 5) -> int:
-    return POLICIES[policy]().choose(candidates, busy=busy, random=Random(seed)).index
+def choose(policy: str, *candidates: Candidate, busy: float = 0.0, heat: float = 0.0, seed: int = 5) -> int:
+    around = Circumstances(busy=busy, heat=heat)
+    return POLICIES[policy]().choose(candidates, around=around, random=Random(seed)).index
+
+
+def terms(candidate: Candidate, *others: Candidate, busy: float = 0.0, heat: float = 0.0) -> dict[str, float]:
+    around = Circumstances(busy=busy, heat=heat)
+    score = POLICIES["kv"]().choose([candidate, *others], around=around, random=Random(1)).scores[0]
+    assert score.cost == pytest.approx(sum(score.terms.values()))
+    return dict(score.terms)
 
 
 def test_a_cost_is_the_sum_of_its_named_terms() -> None:
-    candidate = lane(uncached_tokens=300, queued_tokens=700, decoding=3, in_flight=5)
-    (score,) = POLICIES["kv"]().choose([candidate], busy=0.5, random=Random(1)).scores
-    assert set(score.terms) == {"queue", "prefill", "others", "decode"}
-    assert score.cost == pytest.approx(sum(score.terms.values()))
-    assert score.terms["queue"] == pytest.approx(0.07)
-    assert score.terms["prefill"] == pytest.approx(0.03)
-    assert score.terms["others"] == pytest.approx(0.06)  # beta = 1 + 0.5 / 0.5
+    candidate = lane(
+        held_tokens=700,
+        uncached_tokens=300,
+        waiting_tokens=700,
+        running_tokens=100,
+        decoding=3,
+        in_flight=5,
+        tiers={"CPU": 500, "GPU": 200},
+        foreign_tokens=50,
+        foreign_decoding=10,
+        cache_used=0.95,
+        away_seconds=0.5,
+    )
+    found = terms(candidate, busy=0.5)
+    assert found == {
+        "queue": pytest.approx(0.07),
+        "running": pytest.approx(0.01),
+        "elsewhere": pytest.approx(0.025),
+        "prefill": pytest.approx(0.03),
+        "load_back": pytest.approx(0.005),
+        "others": pytest.approx(0.06),  # beta = 1 + 0.5 / 0.5
+        "decode": pytest.approx(0.006),
+        "crowded": pytest.approx(0.5),
+        "spread": 0.0,
+        "affinity": 0.5,
+    }
+
+
+def test_a_slower_tier_is_worth_less_than_the_gpu_and_more_than_nothing() -> None:
+    tiers = ["GPU", "CPU", "DISK"]
+    costs = [sum(terms(holder(900, tiers={tier: 900})).values()) for tier in tiers]
+    assert costs == sorted(costs)
+    assert len(set(costs)) == 3
+    assert costs[-1] < sum(terms(lane()).values())
+    assert terms(holder(900, tiers={"TAPE": 900}))["load_back"] >= terms(holder(900, tiers={"DISK": 900}))["load_back"]
+    assert LOAD_BACK_SHARE["GPU"] == 0.0
+
+
+def test_a_prefix_that_is_asked_for_often_enough_gets_another_copy_and_no_more_than_that() -> None:
+    """L4, where requests come one by one and no queue ever says that there are many."""
+    cold = lane()
+    assert choose("kv", holder(900), cold, heat=SPREAD_REQUESTS / 2) == 0
+    assert {choose("kv", holder(900, in_flight=1), cold, heat=heat) for heat in (SPREAD_REQUESTS, 500.0)} == {1}
+    assert terms(holder(900), holder(900), cold, heat=SPREAD_REQUESTS)["spread"] < 0.02
+    assert terms(cold, holder(900), heat=500.0)["spread"] == 0.0
+
+
+def test_a_session_stays_where_it_was_until_that_costs_more_than_its_preference() -> None:
+    assert choose("kv", lane(away_seconds=0.05), lane(waiting_tokens=100, in_flight=1)) == 1
+    assert choose("kv", lane(away_seconds=0.05), lane(waiting_tokens=900, in_flight=1)) == 0
+
+
+def test_a_slow_replica_s_work_costs_others_no_more_than_a_fast_one_s() -> None:
+    """Its seconds are worth less: less can be done in them."""
+    slow, fast = lane(seconds_per_token=3e-4), lane(seconds_per_token=1e-4)
+    assert terms(slow, fast, busy=0.5)["others"] == terms(fast, slow, busy=0.5)["others"]
 
 
 def test_the_price_of_recomputation_grows_with_load_and_stays_finite() -> None:
@@ -50,22 +106,22 @@ def test_the_price_of_recomputation_grows_with_load_and_stays_finite() -> None:
 
 def test_a_cold_request_goes_to_the_idle_lane_however_small_its_cache() -> None:
     """L5: what other prompts a lane holds is no reason to go there."""
-    assert choose("kv", lane(queued_tokens=4000, in_flight=4), lane()) == 1
+    assert choose("kv", lane(waiting_tokens=4000, in_flight=4), lane()) == 1
 
 
 def test_the_holder_of_the_prefix_wins_over_an_equally_light_lane() -> None:
     """L6."""
     assert choose("kv", lane(), holder(800)) == 1
-    assert choose("kv", lane(queued_tokens=300, in_flight=1), holder(800, queued_tokens=300, in_flight=1)) == 1
+    assert choose("kv", lane(waiting_tokens=300, in_flight=1), holder(800, waiting_tokens=300, in_flight=1)) == 1
 
 
 def test_a_holder_with_a_long_queue_loses_to_an_idle_lane() -> None:
-    assert choose("kv", holder(900, queued_tokens=1500), lane()) == 0
-    assert choose("kv", holder(900, queued_tokens=2500), lane()) == 1
+    assert choose("kv", holder(900, waiting_tokens=1500), lane()) == 0
+    assert choose("kv", holder(900, waiting_tokens=2500), lane()) == 1
 
 
 def test_under_load_a_hit_is_worth_a_longer_queue() -> None:
-    candidates = holder(900, queued_tokens=2500), lane()
+    candidates = holder(900, waiting_tokens=2500), lane()
     assert choose("kv", *candidates, busy=0.0) == 1
     assert choose("kv", *candidates, busy=0.7) == 0
 
@@ -82,10 +138,10 @@ def test_a_lane_three_times_slower_gets_about_a_third_of_a_burst() -> None:
     policy, random = POLICIES["kv"](), Random(1)
     for _ in range(200):
         candidates = [
-            lane(queued_tokens=queue, in_flight=queue // 1000, seconds_per_token=pace)
+            lane(waiting_tokens=queue, in_flight=queue // 1000, seconds_per_token=pace)
             for queue, pace in zip(queues, (slow, fast), strict=True)
         ]
-        queues[policy.choose(candidates, busy=0.5, random=random).index] += 1000
+        queues[policy.choose(candidates, around=Circumstances(busy=0.5), random=random).index] += 1000
     assert 0.25 <= queues[0] / queues[1] <= 0.42
 
 
@@ -93,7 +149,7 @@ def test_a_lane_three_times_slower_gets_about_a_third_of_a_burst() -> None:
 def test_idle_lanes_all_get_a_share(policy: str) -> None:
     """L1: forty requests that nobody holds, one at a time, over four idle lanes."""
     rule, random = POLICIES[policy](), Random(5)
-    counts = Counter(rule.choose([lane()] * 4, busy=0.0, random=random).index for _ in range(40))
+    counts = Counter(rule.choose([lane()] * 4, around=Circumstances(busy=0.0), random=random).index for _ in range(40))
     assert len(counts) == 4, counts
 
 
@@ -101,14 +157,14 @@ def test_costs_within_the_error_of_the_speeds_are_ties() -> None:
     """A lane that looks a few per cent faster must not take all the cold traffic of an idle fleet."""
     rule, random = POLICIES["kv"](), Random(5)
     candidates = [lane(seconds_per_token=1e-4), lane(seconds_per_token=1.05e-4)]
-    counts = Counter(rule.choose(candidates, busy=0.0, random=random).index for _ in range(60))
+    counts = Counter(rule.choose(candidates, around=Circumstances(busy=0.0), random=random).index for _ in range(60))
     assert min(counts.values()) > 15, counts
 
 
 def test_a_shared_first_block_does_not_collapse_the_fleet_onto_its_holder() -> None:
     rule, random = POLICIES["kv"](), Random(5)
     candidates = [holder(16), lane(), lane()]
-    counts = Counter(rule.choose(candidates, busy=0.0, random=random).index for _ in range(60))
+    counts = Counter(rule.choose(candidates, around=Circumstances(busy=0.0), random=random).index for _ in range(60))
     assert len(counts) == 3, counts
 
 
@@ -117,14 +173,22 @@ def test_the_same_seed_makes_the_same_choices() -> None:
         runs = []
         for _ in range(2):
             rule, random = POLICIES[policy](), Random(11)
-            runs.append([rule.choose([lane()] * 5, busy=0.0, random=random).index for _ in range(30)])
+            runs.append(
+                [rule.choose([lane()] * 5, around=Circumstances(busy=0.0), random=random).index for _ in range(30)]
+            )
         assert runs[0] == runs[1], policy
 
 
 def test_round_robin_takes_turns_whatever_a_lane_holds() -> None:
     rule, random = POLICIES["round_robin"](), Random(1)
     candidates = [holder(990), lane(in_flight=9), lane()]
-    assert [rule.choose(candidates, busy=0.0, random=random).index for _ in range(5)] == [0, 1, 2, 0, 1]
+    assert [rule.choose(candidates, around=Circumstances(busy=0.0), random=random).index for _ in range(5)] == [
+        0,
+        1,
+        2,
+        0,
+        1,
+    ]
 
 
 def test_least_loaded_counts_requests() -> None:
@@ -134,15 +198,15 @@ def test_least_loaded_counts_requests() -> None:
 def test_power_of_two_never_picks_the_busier_of_its_two() -> None:
     rule, random = POLICIES["power_of_two"](), Random(3)
     candidates = [lane(in_flight=9), lane(in_flight=1), lane(in_flight=2)]
-    counts = Counter(rule.choose(candidates, busy=0.0, random=random).index for _ in range(90))
+    counts = Counter(rule.choose(candidates, around=Circumstances(busy=0.0), random=random).index for _ in range(90))
     assert counts[0] == 0
     assert counts[1] > counts[2] > 0
-    assert rule.choose(candidates[:1], busy=0.0, random=random).index == 0
+    assert rule.choose(candidates[:1], around=Circumstances(busy=0.0), random=random).index == 0
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
 def test_every_candidate_gets_a_score_in_the_order_given(policy: str) -> None:
-    candidates = [lane(in_flight=n, queued_tokens=100 * n) for n in range(4)]
-    choice = POLICIES[policy]().choose(candidates, busy=0.0, random=Random(2))
+    candidates = [lane(in_flight=n, waiting_tokens=100 * n) for n in range(4)]
+    choice = POLICIES[policy]().choose(candidates, around=Circumstances(busy=0.0), random=Random(2))
     assert len(choice.scores) == 4
     assert 0 <= choice.index < 4

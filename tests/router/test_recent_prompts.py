@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contract.hashing import block_keys
-from router.choice.recent import CONFIRM_SECONDS, MAX_KEYS, MAX_PROMPTS, PENDING_SECONDS, RecentPrompts, mark_step
+from router.choice.memory import mark_step
+from router.choice.recent import CONFIRM_SECONDS, MAX_KEYS, MAX_KEYS_OF_ONE, MAX_PROMPTS, PENDING_SECONDS, RecentPrompts
 
 WIDTH = 6
 
@@ -47,10 +48,22 @@ def test_memory_is_bounded_in_prompts_and_in_keys() -> None:
     for number in range(3 * MAX_PROMPTS):
         memory.remember(keys(range(number, number + 80)), width=WIDTH, now=0.0)
     assert len(memory) <= MAX_PROMPTS
-    sent = memory.remember(keys(range(20_000), width=1), width=1, now=0.0)
-    assert len(sent.keys) == MAX_KEYS
+    for start in range(20):
+        sent = memory.remember(range(start * 10_000, (start + 1) * 10_000), width=64, now=0.0)
+        assert len(sent.keys) == MAX_KEYS_OF_ONE
+    assert len(memory._by_key) <= MAX_KEYS
     memory.clear()
     assert len(memory) == 0
+
+
+def test_a_shorter_sibling_that_is_done_does_not_hide_the_longer_one_under_way() -> None:
+    """What the shorter one shares is known by its events; the rest of the longer one is looked for beyond that."""
+    memory = RecentPrompts()
+    memory.remember(keys(range(600)), width=WIDTH, now=0.0)
+    memory.remember(keys(range(300)), width=WIDTH, now=0.0).prefilled(now=0.0)
+    later = 2 * CONFIRM_SECONDS
+    assert memory.match(keys(range(600)), width=WIDTH, now=later, known=300) > 500
+    assert memory.match(keys(range(600)), width=WIDTH, now=later, known=600) == 0
 
 
 def test_a_narrow_width_is_remembered_as_far_as_a_wide_one() -> None:

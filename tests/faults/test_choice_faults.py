@@ -1,0 +1,206 @@
+"""Choice and load (section L): the real chooser over lanes whose events, books and speeds are what a test says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from contract.events import BlockStored, EventBatch
+from contract.hashing import block_keys
+from router.choice.chooser import Chooser, Decision
+from router.choice.load import Booking, LaneLoad
+from router.choice.memory import Remembered
+from router.choice.policy import APPROX, POLICIES, memory_of
+from router.choice.speed import FleetSpeed, ReplicaSpeed
+from router.intake.index import BlockIndex
+from router.prompt import Prompt
+
+WIDTH = 6
+PACE = 1 / 8000
+
+
+def tokens(count: int, *, seed: int) -> list[int]:
+    random = Random(seed)
+    return [random.randrange(250) for _ in range(count)]
+
+
+class LaneStub:
+    """A lane without an engine: the index, the books and the memory behind it are the real ones."""
+
+    def __init__(self, number: int, index: BlockIndex, speed: ReplicaSpeed, policy: str) -> None:
+        self.url = f"http://replica-{number}"
+        self.dp_rank = 0
+        self.load = LaneLoad()
+        self.recent = memory_of(policy)
+        self.speed = speed
+        self.handle = index.add_lane(advertised_width=WIDTH)
+        self.width: int | None = WIDTH
+
+
+class Sent:
+    """One request under way."""
+
+    def __init__(self, lane: LaneStub, booking: Booking, remembered: Remembered) -> None:
+        self.lane = lane
+        self.booking = booking
+        self.remembered = remembered
+
+
+class Scene:
+    """A fleet and its chooser, at a time that only the test moves."""
+
+    def __init__(self, count: int, *, policy: str = "kv", seed: int = 5) -> None:
+        self.now = 100.0
+        self.index = BlockIndex()
+        self.speed = FleetSpeed()
+        self.lanes = [LaneStub(number, self.index, self.speed.replica(), policy) for number in range(count)]
+        believed = None if policy == APPROX else self.index
+        self.chooser = Chooser(believed, POLICIES[policy](), seed=seed, now=0.0)
+
+    def store(self, lane: LaneStub, prompt: Sequence[int]) -> None:
+        """The lane's engine announces the prompt."""
+        full = len(prompt) // WIDTH * WIDTH
+        event = BlockStored(
+            block_hashes=block_keys(prompt, width=WIDTH, parent=77),
+            parent_block_hash=None,
+            token_ids=list(prompt[:full]),
+            block_size=WIDTH,
+            medium="GPU",
+        )
+        self.index.apply(lane.handle, EventBatch(ts=0.0, events=[event]))
+
+    def decide(self, prompt: Sequence[int]) -> Decision[LaneStub]:
+        return self.chooser.explain(Prompt(prompt[:-1]), prompt_tokens=len(prompt), lanes=self.lanes, now=self.now)
+
+    def send(self, prompt: Sequence[int]) -> Sent:
+        """Choose, and book as the router does."""
+        looked_up = Prompt(prompt[:-1])
+        chosen = self.chooser.choose(looked_up, prompt_tokens=len(prompt), lanes=self.lanes, now=self.now).chosen
+        booking = chosen.lane.load.book(chosen.uncached_tokens, now=self.now)
+        remembered = chosen.lane.recent.remember(looked_up.keys(width=WIDTH), width=WIDTH, now=self.now)
+        return Sent(chosen.lane, booking, remembered)
+
+    def answer(self, sent: Sent, prompt: Sequence[int]) -> None:
+        """The first token, the end and the events of a request, some time later."""
+        self.now += 0.01
+        sent.booking.prefilled(now=self.now)
+        sent.remembered.prefilled(now=self.now)
+        sent.booking.end()
+        self.store(sent.lane, prompt)
+
+    def spread(self, requests: Sequence[Sent]) -> list[int]:
+        counts = Counter(sent.lane.url for sent in requests)
+        return [counts[lane.url] for lane in self.lanes]
+
+
+@pytest.mark.fault("L1")
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_unique_prompts_one_by_one_reach_every_idle_replica(policy: str, seed: int) -> None:
+    """Four idle replicas, forty unique prompts one after the other, each with a measured time -> nobody is left out."""
+    scene, chance, sent = Scene(4, policy=policy, seed=seed), Random(seed), []
+    for number in range(40):
+        prompt = tokens(300, seed=1000 * seed + number)
+        sent.append(scene.send(prompt))
+        seconds = 0.01 + 300 * PACE * chance.uniform(0.6, 1.4)
+        scene.answer(sent[-1], prompt)
+        sent[-1].lane.speed.observe(tokens=300, seconds=seconds, now=scene.now)
+    assert min(scene.spread(sent)) > 0, scene.spread(sent)
+
+
+@pytest.mark.fault("L4")
+@pytest.mark.parametrize("policy", ["kv", APPROX])
+@pytest.mark.parametrize("at_once", [1, 16, 100])
+def test_a_hot_prefix_spreads(policy: str, at_once: int) -> None:
+    """A hundred requests sharing 2,000 tokens, one by one or many at once -> several of eight replicas serve them."""
+    scene, shared, sent = Scene(8, policy=policy), tokens(2000, seed=1), []
+    for start in range(0, 100, at_once):
+        prompts = [[*shared, *tokens(60, seed=100 + number)] for number in range(start, min(start + at_once, 100))]
+        together = [scene.send(prompt) for prompt in prompts]
+        for request, prompt in zip(together, prompts, strict=True):
+            scene.answer(request, prompt)
+        sent += together
+    spread = scene.spread(sent)
+    assert max(spread) < 60, spread
+    assert 2 <= sum(count > 0 for count in spread) <= 6, spread
+
+
+@pytest.mark.fault("L5")
+def test_a_large_cache_of_other_prompts_neither_draws_nor_repels_a_cold_request() -> None:
+    """A busy with a small cache, B idle with a large one, a prompt neither holds -> B."""
+    scene = Scene(2)
+    busy, idle = scene.lanes
+    scene.store(busy, tokens(60, seed=1))
+    for number in range(20):
+        scene.store(idle, tokens(600, seed=100 + number))
+    busy.load.book(4000, now=scene.now)
+    for number in range(8):
+        assert scene.decide(tokens(500, seed=900 + number)).chosen.lane is idle
+
+
+@pytest.mark.fault("L6")
+@pytest.mark.parametrize("running", [0, 1, 4, 16])
+def test_of_two_equally_loaded_replicas_the_holder_is_taken(running: int) -> None:
+    """Two replicas with the same load, low or high, one of which holds the prefix -> the holder."""
+    for holder in (0, 1):
+        scene, prompt = Scene(2), tokens(900, seed=1)
+        scene.store(scene.lanes[holder], prompt[:600])
+        for lane in scene.lanes:
+            for _ in range(running):
+                lane.load.book(200, now=scene.now).prefilled(now=scene.now)
+            lane.load.book(300, now=scene.now)
+        decision = scene.decide(prompt)
+        assert decision.chosen.lane is scene.lanes[holder]
+        assert decision.chosen.matched_tokens == 600
+
+
+@pytest.mark.fault("L7")
+@pytest.mark.parametrize("policy", ["kv", APPROX])
+@pytest.mark.parametrize("shared_tokens", [500, 2000, 20_000])
+def test_siblings_of_a_new_prefix_stay_together_before_any_event(policy: str, shared_tokens: int) -> None:
+    """Sixteen requests sharing a new prefix, all at one instant, nothing announced -> few of sixteen replicas."""
+    scene, shared = Scene(16, policy=policy), tokens(shared_tokens, seed=1)
+    sent = [scene.send([*shared, *tokens(20, seed=100 + number)]) for number in range(16)]
+    assert sum(count > 0 for count in scene.spread(sent)) <= 3, scene.spread(sent)
+
+
+@pytest.mark.fault("L7")
+def test_what_is_on_its_way_draws_siblings_and_is_no_predicted_hit() -> None:
+    """A prompt was sent and nothing is announced -> its sibling goes there too, and zero cached tokens are promised."""
+    scene, shared = Scene(4), tokens(2000, seed=1)
+    first = scene.send([*shared, 1])
+    decision = scene.decide([*shared, 2])
+    assert decision.chosen.lane is first.lane
+    assert (decision.chosen.matched_tokens, decision.chosen.pending_tokens > 1900) == (0, True)
+
+
+@pytest.mark.fault("L10")
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_a_replica_three_times_slower_gets_a_third_of_the_others_share(count: int) -> None:
+    """A fleet under load with one replica three times slower -> about a third of what each of the others gets."""
+    scene, chance = Scene(count), Random(3)
+    paces = [3 * PACE, *[PACE] * (count - 1)]
+    free_at = dict.fromkeys((lane.url for lane in scene.lanes), scene.now)
+    ends: list[tuple[float, float, Sent, int]] = []
+    sent = []
+    for number in range(600):
+        prompt = tokens(chance.randrange(200, 1800), seed=number)
+        request = scene.send(prompt)
+        sent.append(request)
+        place = scene.lanes.index(request.lane)
+        begin = max(free_at[request.lane.url], scene.now)
+        free_at[request.lane.url] = end = begin + paces[place] * len(prompt) * chance.uniform(0.9, 1.1)
+        ends.append((end, scene.now, request, len(prompt)))
+        scene.now += 1000 * PACE / (count - 2 / 3) / 0.9  # nine tenths of what the fleet can do
+        for done in [entry for entry in ends if entry[0] <= scene.now]:
+            ends.remove(done)
+            _, began, request, size = done
+            request.booking.prefilled(now=done[0])
+            request.booking.end()
+            ahead = request.booking.tokens_ahead + size
+            request.lane.speed.observe(tokens=ahead, seconds=done[0] - began, now=scene.now)
+    spread = scene.spread(sent[100:])
+    assert 0.15 <= spread[0] / (sum(spread[1:]) / (count - 1)) <= 0.5, spread
