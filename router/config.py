@@ -6,6 +6,7 @@ A config that exists is usable: addresses are URLs, numbers are in range. Nothin
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,9 +20,13 @@ _POSITIVE = (
     "probe_interval",
     "probe_timeout",
     "connect_timeout",
+    "first_byte_timeout",
     "idle_timeout",
+    "head_timeout",
     "body_timeout",
     "max_body_bytes",
+    "max_in_flight",
+    "receipts",
 )
 
 
@@ -41,7 +46,9 @@ class RouterConfig:
         ConfigError: no replica, one that is no URL or is named twice, or a number out of range.
     """
 
-    replicas: tuple[str, ...] = field(metadata={"help": "base URL of an engine server; give one for each replica"})
+    replicas: tuple[str, ...] = field(
+        metadata={"help": "base URL of an engine server; give one for each replica", "flag": "replica"}
+    )
     policy: str = _option("kv", "how a replica is chosen", choices=tuple(POLICIES))
     host: str = _option("127.0.0.1", "address to listen on")
     port: int = _option(8080, "port to listen on; 0 lets the system choose")
@@ -55,9 +62,16 @@ class RouterConfig:
     probe_interval: float = _option(1.0, "seconds between two looks at a replica")
     probe_timeout: float = _option(2.0, "seconds after which a probe has failed")
     connect_timeout: float = _option(5.0, "seconds to reach a replica")
-    idle_timeout: float = _option(600.0, "seconds a replica may stay silent during an answer")
+    first_byte_timeout: float = _option(600.0, "seconds a replica may take to begin an answer")
+    idle_timeout: float = _option(300.0, "seconds a replica may stay silent during an answer")
+    head_timeout: float = _option(10.0, "seconds a client may take to send a request head")
     body_timeout: float = _option(30.0, "seconds a client may take to send a request body")
     max_body_bytes: int = _option(32 * _MIB, "largest request body")
+    max_in_flight: int = _option(4096, "requests taken at once; more are answered 429")
+    api_keys: tuple[str, ...] = _option((), "key that clients must send; give one for each key", flag="api-key")
+    admin_key: str = _option("", "key that changes to the fleet need")
+    replica_key: str = _option("", "key to send to replicas, in place of what a client sent")
+    receipts: int = _option(1000, "requests that are remembered for /requests/ID")
     drain_timeout: float = _option(10.0, "seconds that running requests get to end after SIGTERM")
     log_level: str = _option("info", "least severe log line", choices=("debug", "info", "warning", "error"))
 
@@ -77,6 +91,14 @@ class RouterConfig:
     def urls(self) -> tuple[str, ...]:
         """The replicas' base URLs in their one spelling."""
         return tuple(normalize_url(url) for url in self.replicas)
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this host can reach the router."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     def _check_numbers(self) -> None:
         if not 0 <= self.port <= MAX_PORT:

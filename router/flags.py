@@ -7,7 +7,7 @@ import dataclasses
 import sys
 import typing
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from router.config import ConfigError, RouterConfig
 from router.replay import add_replay_command
@@ -32,8 +32,8 @@ class LineParser(argparse.ArgumentParser):
 def parse_serve(argv: Sequence[str]) -> RouterConfig:
     """The config of a router; exits with status 2 and one line on stderr when the flags make none."""
     parser = _serve_parser()
-    given = vars(parser.parse_args(argv))
-    given["replicas"] = tuple(given.pop("replica") or ())
+    given: dict[str, Any] = vars(parser.parse_args(argv))
+    given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
     try:
         return RouterConfig(**given)
     except ConfigError as error:
@@ -62,10 +62,10 @@ def _serve_parser() -> LineParser:
 
 def _add_option(parser: LineParser, option: dataclasses.Field[object], kind: type) -> None:
     text = option.metadata["help"]
-    if option.name == "replicas":
-        parser.add_argument("--replica", action="append", metavar="URL", help=text)
+    name = "--" + option.metadata.get("flag", option.name).replace("_", "-")
+    if typing.get_origin(kind) is tuple:
+        parser.add_argument(name, dest=option.name, action="append", default=[], help=text)
         return
-    name = "--" + option.name.replace("_", "-")
     if kind is bool:
         parser.add_argument(name, action="store_true", default=option.default, help=text)
         return
@@ -74,5 +74,5 @@ def _add_option(parser: LineParser, option: dataclasses.Field[object], kind: typ
         type=kind,
         default=option.default,
         choices=option.metadata.get("choices"),
-        help=f"{text} (default: {option.default})",
+        help=f"{text} (default: {option.default or 'none'})" if kind is str else f"{text} (default: {option.default})",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import aiohttp
 from prometheus_client import CollectorRegistry
@@ -17,14 +18,23 @@ from router.choice.speed import FleetSpeed, ReplicaSpeed
 from router.choice.texts import Tokenizer
 from router.choice.tokenization import AUTO, Tokenization
 from router.config import RouterConfig
+from router.fleet.breaker import Breaker
 from router.fleet.fleet import Fleet
 from router.fleet.lane import Lane
+from router.fleet.loads import Loads
 from router.fleet.prober import Prober
 from router.fleet.replica import Replica
+from router.front.admission import Admission
 from router.front.api import Api
+from router.front.body import BodyReader
+from router.front.headers import for_engine
+from router.front.keys import Keys
 from router.front.metrics import FleetMetrics, RequestMetrics
+from router.front.operations import Operations
 from router.front.plan import Planner
+from router.front.receipts import Receipts
 from router.front.relay import Relay
+from router.front.routed import Routed
 from router.front.server import HttpServer, engine_session
 from router.intake.index import BlockIndex, LaneHandle
 from router.intake.subscriber import Context, Subscriber
@@ -44,12 +54,22 @@ async def serving(config: RouterConfig, *, tokenizer: Tokenizer | None) -> Async
     """
     index = BlockIndex()
     diagnosis = Diagnosis(index)
-    session = engine_session(connect_timeout=config.connect_timeout, idle_timeout=config.idle_timeout)
+    session = engine_session(
+        connect_timeout=config.connect_timeout,
+        first_byte_timeout=config.first_byte_timeout,
+        replica_key=config.replica_key,
+    )
     with Context() as context:
         async with session:
             fleet = _make_fleet(config, session, index, context, diagnosis)
             api = _make_api(config, session, fleet, index, diagnosis, tokenizer)
-            server = HttpServer(api, host=config.host, port=config.port, drain_timeout=config.drain_timeout)
+            server = HttpServer(
+                api,
+                host=config.host,
+                port=config.port,
+                drain_timeout=config.drain_timeout,
+                head_timeout=config.head_timeout,
+            )
             try:
                 url = await server.start()
                 fleet.start()
@@ -75,14 +95,19 @@ def _make_fleet(
             dp_rank=dp_rank,
             index=index,
             speed=speed,
+            load=loads.of(url, dp_rank),
             recent=memory_of(config.policy),
             subscribe=subscribe,
         )
 
-    speed = FleetSpeed()
-    replicas = [Replica(url, speed=speed.replica(), make_lane=make_lane) for url in config.urls]
+    def make_replica(url: str) -> Replica:
+        breaker = Breaker(pause=config.probe_interval)
+        return Replica(url, speed=speed.replica(), breaker=breaker, make_lane=make_lane)
+
+    speed, loads = FleetSpeed(), Loads()
     return Fleet(
-        replicas,
+        config.urls,
+        make_replica=make_replica,
         prober=Prober(session, timeout=config.probe_timeout),
         interval=config.probe_interval,
         after_look=diagnosis.review,
@@ -104,16 +129,40 @@ def _make_api(
     registry = CollectorRegistry()
     metrics = RequestMetrics(registry)
     registry.register(FleetMetrics(fleet, index, tokenization, diagnosis=diagnosis))
+    receipts = Receipts(limit=config.receipts)
+    bodies = BodyReader(max_bytes=config.max_body_bytes, timeout=config.body_timeout)
+    keys = Keys(clients=config.api_keys, admin=config.admin_key or None, loopback=config.loopback)
+    to_engine = partial(for_engine, authorization=not config.replica_key and not config.api_keys)
+    planner = Planner(fleet, tokenization)
+    relay = Relay(
+        session,
+        fleet=fleet,
+        chooser=chooser,
+        metrics=metrics,
+        to_engine=to_engine,
+        idle_timeout=config.idle_timeout,
+        expose_replica=config.expose_replica,
+    )
+    routed = Routed(
+        admission=Admission(limit=config.max_in_flight),
+        bodies=bodies,
+        planner=planner,
+        relay=relay,
+        receipts=receipts,
+        metrics=metrics,
+    )
     return Api(
         session=session,
+        to_engine=to_engine,
         fleet=fleet,
         index=index,
         diagnosis=diagnosis,
         chooser=chooser,
-        planner=Planner(fleet, tokenization),
-        relay=Relay(session, fleet=fleet, chooser=chooser, metrics=metrics, expose_replica=config.expose_replica),
-        metrics=metrics,
+        planner=planner,
+        routed=routed,
+        operations=Operations(fleet=fleet, index=index, diagnosis=diagnosis, keys=keys, bodies=bodies),
+        keys=keys,
+        bodies=bodies,
+        receipts=receipts,
         registry=registry,
-        max_body_bytes=config.max_body_bytes,
-        body_timeout=config.body_timeout,
     )

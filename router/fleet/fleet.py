@@ -1,7 +1,8 @@
 """The fleet: all replicas, each watched by a task that probes it and keeps its lanes in line.
 
 A replica need not be there when the router starts, may go, and may come back as something else; the watch finds out
-within one probe interval. The proxy reports what it runs into, so that a dead replica is looked at sooner.
+within one probe interval. The proxy reports what it runs into, so that a dead replica is looked at sooner. Replicas
+may be added and removed while all this runs.
 """
 
 from __future__ import annotations
@@ -34,29 +35,64 @@ class Fleet:
     """Replicas in the order given. ``start`` begins watching, ``close`` ends it; ``interval`` in seconds."""
 
     def __init__(
-        self, replicas: Iterable[Replica], *, prober: Prober, interval: float, after_look: AfterLook | None = None
+        self,
+        urls: Iterable[str],
+        *,
+        make_replica: Callable[[str], Replica],
+        prober: Prober,
+        interval: float,
+        after_look: AfterLook | None = None,
     ) -> None:
-        self.replicas = list(replicas)
         self.watch_errors = 0
         self._prober = prober
         self._interval = interval
         self._after_look = after_look
-        self._by_url = {replica.url: replica for replica in self.replicas}
-        self._look_now = {replica.url: asyncio.Event() for replica in self.replicas}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._make_replica = make_replica
+        self._by_url = {url: make_replica(url) for url in urls}
+        self._look_now = {url: asyncio.Event() for url in self._by_url}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._joined = False
 
     def start(self) -> None:
         """Watch every replica."""
-        self._tasks = [asyncio.create_task(self._watch(replica), name=replica.url) for replica in self.replicas]
+        for replica in self.replicas:
+            self._begin_watch(replica)
 
     async def close(self) -> None:
         """Stop watching and leave every stream."""
-        for task in self._tasks:
+        for url in list(self._by_url):
+            await self.remove(url)
+
+    def add(self, url: str) -> Replica:
+        """Take a replica in and begin to watch it; the one that is there where the fleet has it already."""
+        if url in self._by_url:
+            return self._by_url[url]
+        replica = self._by_url[url] = self._make_replica(url)
+        self._look_now[url] = asyncio.Event()
+        self._begin_watch(replica)
+        return replica
+
+    async def remove(self, url: str) -> None:
+        """Send nothing more to a replica, leave its streams and forget its blocks; what runs there runs on.
+
+        Raises:
+            KeyError: it is not of this fleet.
+        """
+        replica = self._by_url.pop(url)
+        del self._look_now[url]
+        task = self._tasks.pop(url, None)
+        if task is not None:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for replica in self.replicas:
-            await replica.close()
+            await asyncio.gather(task, return_exceptions=True)
+        await replica.close()
+
+    def _begin_watch(self, replica: Replica) -> None:
+        self._tasks[replica.url] = asyncio.create_task(self._watch(replica), name=replica.url)
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """Every replica."""
+        return list(self._by_url.values())
 
     @property
     def lanes(self) -> Iterator[Lane]:
@@ -71,6 +107,11 @@ class Fleet:
         """
         return self._by_url[url]
 
+    def admits(self, lane: Lane, *, now: float) -> bool:
+        """Whether a request may be sent to a lane: its replica is of this fleet, is healthy, and its breaker agrees."""
+        replica = self._by_url.get(lane.url)
+        return replica is not None and replica.healthy and replica.breaker.admits(now=now) and lane in replica.lanes
+
     @property
     def ready(self) -> bool:
         """Whether requests should come: a healthy replica, and, the first time, nothing still on its way in.
@@ -83,9 +124,13 @@ class Fleet:
         return self._joined and any(replica.healthy for replica in self.replicas)
 
     def report(self, url: str, failure: Failure) -> None:
-        """A request could not be handed to a replica: count it, and look at the replica now."""
-        self._by_url[url].health.failed(failure)
-        self._look_now[url].set()
+        """A request could not be handed to a replica: count it, and look at the replica now.
+
+        One that was removed meanwhile concerns nobody.
+        """
+        if url in self._by_url:
+            self._by_url[url].health.failed(failure)
+            self._look_now[url].set()
 
     async def _watch(self, replica: Replica) -> None:
         look_now = self._look_now[replica.url]

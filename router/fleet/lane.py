@@ -37,13 +37,14 @@ class Lane:
         dp_rank: int,
         index: BlockIndex,
         speed: ReplicaSpeed,
+        load: LaneLoad,
         recent: Memory,
         subscribe: Subscribe,
     ) -> None:
         self.url = url
         self.dp_rank = dp_rank
         self.speed = speed
-        self.load = LaneLoad()
+        self.load = load
         self.recent = recent
         self.tally = LaneTally()
         self.stream: Stream | None = None

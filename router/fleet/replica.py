@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from router.choice.speed import ReplicaSpeed
+from router.fleet.breaker import Breaker
 from router.fleet.health import Health, State
 from router.fleet.identity import Identity
 from router.fleet.lane import Lane
@@ -17,9 +18,10 @@ MakeLane = Callable[[str, int, ReplicaSpeed], Lane]
 class Replica:
     """``identity`` is what the last good probe found; it stays while the replica is away. ``lanes`` by rank, from 0."""
 
-    def __init__(self, url: str, *, speed: ReplicaSpeed, make_lane: MakeLane) -> None:
+    def __init__(self, url: str, *, speed: ReplicaSpeed, breaker: Breaker, make_lane: MakeLane) -> None:
         self.url = url
         self.health = Health()
+        self.breaker = breaker
         self.speed = speed
         self.identity: Identity | None = None
         self.lanes: list[Lane] = []
@@ -40,12 +42,13 @@ class Replica:
     async def adopt(self, identity: Identity, *, anew: bool) -> None:
         """Bring the lanes in line with what a probe found; ``anew``: another process may be behind the address.
 
-        A lane whose stream is where it was is left alone.
+        A lane whose stream is where it was is left alone. Another process starts with a closed breaker.
         """
         self.identity = identity
-        for lane in self.lanes[identity.dp_size :]:
-            await lane.close()
-        del self.lanes[identity.dp_size :]
+        if anew:
+            self.breaker.succeeded()
+        while len(self.lanes) > identity.dp_size:
+            await self.lanes.pop().close()
         while len(self.lanes) < identity.dp_size:
             self.lanes.append(self._make_lane(self.url, len(self.lanes), self.speed))
         for lane in self.lanes:
@@ -61,6 +64,5 @@ class Replica:
 
     async def close(self) -> None:
         """The replica leaves the fleet."""
-        for lane in self.lanes:
-            await lane.close()
-        self.lanes.clear()
+        while self.lanes:
+            await self.lanes.pop().close()

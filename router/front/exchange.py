@@ -14,6 +14,7 @@ from router.choice.memory import Remembered
 from router.fleet.lane import Lane
 from router.front.metrics import RequestMetrics
 from router.front.plan import Plan
+from router.front.receipts import Receipt
 from router.proof.report import Report
 from router.proof.tally import Outcome
 from router.proof.witness import Witness, witness
@@ -24,8 +25,11 @@ __all__ = ["Exchange"]
 class Exchange:
     """``now`` is when the lane was chosen, by the clock that all other times here come from."""
 
-    def __init__(self, plan: Plan, decision: Decision[Lane], *, now: float, metrics: RequestMetrics) -> None:
+    def __init__(
+        self, plan: Plan, decision: Decision[Lane], *, now: float, metrics: RequestMetrics, receipt: Receipt
+    ) -> None:
         self.lane = decision.chosen.lane
+        self._receipt = receipt
         self._plan = plan
         self._chosen = decision.chosen
         self._metrics = metrics
@@ -72,7 +76,10 @@ class Exchange:
 
         A batch is left out: its report is a sum over prompts of which only the first was looked up.
         """
-        if report is None or self._plan.request.prompts > 1:
+        if report is None:
+            return
+        self._receipt.reported = report.cached_tokens
+        if self._plan.request.prompts > 1:
             return
         outcome = Outcome(
             prompt_tokens=report.prompt_tokens,

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-__all__ = ["RANK_HEADER", "REPLICA_HEADER", "Headers", "for_client", "for_engine"]
+__all__ = [
+    "CLIENT_ID_HEADER",
+    "RANK_HEADER",
+    "REPLICA_HEADER",
+    "REQUEST_ID_HEADER",
+    "Headers",
+    "ToEngine",
+    "for_client",
+    "for_engine",
+]
 
 Headers = list[tuple[str, str]]
 """Fields in order; a name may come twice."""
 
+ToEngine = Callable[[Mapping[str, str]], Headers]
+"""``for_engine`` under one router's rule for credentials."""
+
 RANK_HEADER = "X-Data-Parallel-Rank"
 REPLICA_HEADER = "X-KVSteer-Replica"
+REQUEST_ID_HEADER = "X-KVSteer-Request-Id"
+CLIENT_ID_HEADER = "X-Request-Id"
+"""A client's own name for its request: it travels on, and comes back."""
 
 _HOP_BY_HOP = frozenset(
     {
@@ -28,11 +43,15 @@ _HOP_BY_HOP = frozenset(
 # The router speaks for itself here: it has read the whole body, and must be able to read the answer.
 _REQUEST_OWN = _HOP_BY_HOP | {"host", "content-length", "content-encoding", "expect", "accept-encoding"}
 _ANSWER_OWN = _HOP_BY_HOP | {"content-length", "date", "server"}
+_FOR_THE_ROUTER = _REQUEST_OWN | {"authorization"}
 
 
-def for_engine(headers: Mapping[str, str]) -> Headers:
-    """A client's headers as an engine gets them. A body that says nothing of its type has been read as JSON here."""
-    kept = [*_without(headers, _REQUEST_OWN), ("Accept-Encoding", "identity")]
+def for_engine(headers: Mapping[str, str], *, authorization: bool) -> Headers:
+    """A client's headers as an engine gets them. A body that says nothing of its type has been read as JSON here.
+
+    ``authorization``: whether the client's credentials are meant for engines, not for the router or in its place.
+    """
+    kept = [*_without(headers, _REQUEST_OWN if authorization else _FOR_THE_ROUTER), ("Accept-Encoding", "identity")]
     return kept if "Content-Type" in headers else [*kept, ("Content-Type", "application/json")]
 
 

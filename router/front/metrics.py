@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -9,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from router.choice.tokenization import Tokenization
+from router.fleet.breaker import BreakerState
 from router.fleet.fleet import Fleet
 from router.fleet.health import State
 from router.fleet.lane import Lane
@@ -83,13 +85,18 @@ class FleetMetrics(Collector):
         states = GaugeMetricFamily(
             "kvsteer_replica_state", "1 for the state a replica is in.", labels=("replica", "state")
         )
+        breakers = GaugeMetricFamily(
+            "kvsteer_replica_breaker", "1 for the state a replica's breaker is in.", labels=("replica", "state")
+        )
         faults = GaugeMetricFamily("kvsteer_replica_faults", "Faults found now, by code.", labels=("replica", "code"))
         for replica in self._fleet.replicas:
             for state in State:
                 states.add_metric((replica.url, state), replica.health.state is state)
+            for breaker in BreakerState:
+                breakers.add_metric((replica.url, breaker), replica.breaker.state(now=time.monotonic()) is breaker)
             for code, count in self._fault_counts(replica).items():
                 faults.add_metric((replica.url, code), count)
-        return states, faults
+        return states, breakers, faults
 
     def _fault_counts(self, replica: Replica) -> dict[str, int]:
         counts: dict[str, int] = {}

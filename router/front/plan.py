@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -49,12 +50,13 @@ class Planner:
                 ids outside the vocabulary.
         """
         replicas = self._replicas(request.model)
-        lanes = _lanes(replicas, request.dp_rank)
         tokens = request.tokens
         if tokens is None:
             tokens = await self._tokenize(request, replicas)
+            replicas = self._replicas(request.model)  # some may have gone meanwhile
         else:
             _check_vocabulary(tokens, replicas)
+        lanes = _lanes(replicas, request.dp_rank)
         if tokens is None:
             return Plan(request=request, prompt=None, prompt_tokens=_guess(request.text), lanes=lanes)
         prompt = Prompt(tokens[:-1], lora_name=_lora_name(request, replicas[0]), cache_salt=request.cache_salt)
@@ -69,11 +71,12 @@ class Planner:
         return self._replicas(model)[0]
 
     def _replicas(self, model: str | None) -> list[Replica]:
-        """Healthy replicas that serve the model; at least one."""
+        """Healthy replicas that serve the model; at least one. Breakers take out some of them, but never the last."""
         everyone = self._fleet.replicas
         serving = [replica for replica in everyone if replica.healthy and replica.serves(model)]
         if serving:
-            return serving
+            now = time.monotonic()
+            return [replica for replica in serving if replica.breaker.admits(now=now)] or serving
         known_somewhere = any(replica.serves(model) for replica in everyone)
         if known_somewhere or not any(replica.healthy for replica in everyone):
             raise unavailable("no healthy replica can take the request now", code="no_healthy_replica")

@@ -1,9 +1,10 @@
 """Sends a request to the chosen engine and its answer back, as it comes.
 
-Until the client has been given a byte, an engine that cannot be reached or breaks off costs one more try on one other
-replica. After that nothing is tried again: a stream ends with an error event, anything else is cut off visibly. Answers
-with a status, 429 and 503 included, are passed on as they are. A client that leaves takes its request with it: the
-handler is cancelled, which closes the engine's connection.
+Until the client has been given a byte, an engine that breaks off, is full (429, 503) or fails (other 5xx) costs one
+more try on one other replica; the second answer is passed on, whatever it is. An engine that cannot be connected to was
+asked nothing, and is no try. After the first byte nothing is tried again: a stream ends with an error event, anything
+else is cut off visibly. An engine that is silent for too long is a 504 and not replaced: it may still be computing. A
+client that leaves takes its request with it: the handler is cancelled, which closes the engine's connection.
 """
 
 from __future__ import annotations
@@ -18,15 +19,19 @@ import aiohttp
 from aiohttp import web
 
 from router.choice.chooser import Chooser
+from router.fleet.breaker import counts_as_failure
 from router.fleet.fleet import Fleet
 from router.fleet.lane import Lane
 from router.fleet.prober import tell_failure
+from router.fleet.replica import Replica
 from router.front.errors import ApiError, error_event
 from router.front.exchange import Exchange
-from router.front.headers import RANK_HEADER, REPLICA_HEADER, Headers, for_client, for_engine
+from router.front.headers import RANK_HEADER, REPLICA_HEADER, Headers, ToEngine, for_client
 from router.front.metrics import RequestMetrics
 from router.front.plan import Plan
+from router.front.receipts import Receipt
 from router.front.request import Route, payload, upstream_body
+from router.front.retry import RetryBudget, may_be_asked_elsewhere
 from router.proof.report import read_report
 from router.proof.sse import EventTap
 
@@ -36,18 +41,23 @@ _LOG = logging.getLogger(__name__)
 WHOLE_BYTES = 8 * 1024 * 1024
 _EVENT_STREAM = "text/event-stream"
 _OK = HTTPStatus.OK
+MAX_TRIES = 2
+_NOT_HANDED_OVER = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
-class _EngineLostError(Exception):
-    """An engine that could not be reached or broke off before the client was given a byte."""
+class _LostError(Exception):
+    """An attempt that brought the client nothing. ``handed_over``: the engine may have seen the request."""
 
-    def __init__(self, url: str, error: Exception) -> None:
-        super().__init__(f"{url}: {error or type(error).__name__}")
-        self.url = url
+    def __init__(self, message: str, *, handed_over: bool) -> None:
+        super().__init__(message)
+        self.handed_over = handed_over
 
 
 class Relay:
-    """One router's relay, over one session. ``expose_replica`` names the engine in the answer's headers."""
+    """One router's relay, over one session, whose timeouts hold until an answer begins; ``idle_timeout`` from there on.
+
+    ``expose_replica`` names the engine in the answer's headers.
+    """
 
     def __init__(
         self,
@@ -56,67 +66,107 @@ class Relay:
         fleet: Fleet,
         chooser: Chooser,
         metrics: RequestMetrics,
+        to_engine: ToEngine,
+        idle_timeout: float,
         expose_replica: bool,
     ) -> None:
         self._session = session
         self._fleet = fleet
         self._chooser = chooser
         self._metrics = metrics
+        self._to_engine = to_engine
+        self._idle_timeout = idle_timeout
         self._expose_replica = expose_replica
+        self._budget = RetryBudget()
 
-    async def serve(self, http: web.Request, plan: Plan) -> web.StreamResponse:
+    async def serve(self, http: web.Request, plan: Plan, receipt: Receipt) -> web.StreamResponse:
         """Answer a request.
 
         Raises:
             ApiError: 502 where two engines were lost, or the only one was; 504 where one stayed silent.
         """
-        try:
-            return await self._attempt(http, plan, plan.lanes)
-        except _EngineLostError as lost:
-            others = [lane for lane in plan.lanes if lane.url != lost.url and self._fleet.replica(lane.url).healthy]
-            if not others:
-                raise _bad_gateway(lost) from None
-            self._metrics.retried()
+        self._budget.earn()
+        lanes, tries_left = plan.lanes, MAX_TRIES
+        while True:
             try:
-                return await self._attempt(http, plan, others)
-            except _EngineLostError as again:
-                raise _bad_gateway(again) from None
+                return await self._attempt(http, plan, lanes, receipt)
+            except _LostError as lost:
+                tries_left -= lost.handed_over
+                lanes = self._others(plan, receipt)
+                if not tries_left or not lanes:
+                    raise ApiError(str(lost), status=HTTPStatus.BAD_GATEWAY, code="engine_lost") from None
+                receipt.failures.append(str(lost))
+                self._metrics.retried()
 
-    async def _attempt(self, http: web.Request, plan: Plan, lanes: Sequence[Lane]) -> web.StreamResponse:
+    def _others(self, plan: Plan, receipt: Receipt) -> list[Lane]:
+        """Lanes of replicas that have not been asked."""
+        asked = {decision.chosen.lane.url for decision in receipt.decisions}
+        now = time.monotonic()
+        return [lane for lane in plan.lanes if lane.url not in asked and self._fleet.admits(lane, now=now)]
+
+    async def _attempt(
+        self, http: web.Request, plan: Plan, lanes: Sequence[Lane], receipt: Receipt
+    ) -> web.StreamResponse:
         now = time.monotonic()
         decision = self._chooser.choose(plan.prompt, prompt_tokens=plan.prompt_tokens, lanes=lanes, now=now)
-        with Exchange(plan, decision, now=now, metrics=self._metrics) as exchange:
-            return await self._forward(http, plan, exchange)
+        receipt.chose(decision)
+        with Exchange(plan, decision, now=now, metrics=self._metrics, receipt=receipt) as exchange:
+            return await self._forward(http, plan, exchange, receipt)
 
-    async def _forward(self, http: web.Request, plan: Plan, exchange: Exchange) -> web.StreamResponse:
+    async def _forward(self, http: web.Request, plan: Plan, exchange: Exchange, receipt: Receipt) -> web.StreamResponse:
         lane, request = exchange.lane, plan.request
-        rank = lane.dp_rank if len(self._fleet.replica(lane.url).lanes) > 1 else None
-        headers = for_engine(http.headers)
+        replica = self._fleet.replica(lane.url)
+        replica.breaker.sent(now=time.monotonic())
+        rank = lane.dp_rank if len(replica.lanes) > 1 else None
+        headers = self._to_engine(http.headers)
         if rank is not None and request.route is not Route.GENERATE:
             headers = [
                 *(field for field in headers if field[0].lower() != RANK_HEADER.lower()),
                 (RANK_HEADER, str(rank)),
             ]
         body = payload(upstream_body(request, dp_rank=rank))
-        with self._losses(lane.url):
+        with self._losses(replica):
             async with self._session.post(
                 lane.url + http.path_qs, data=body, headers=headers, allow_redirects=False
             ) as upstream:
+                self._judge(upstream.status, replica)
+                if self._asks_elsewhere(upstream.status, plan, receipt):
+                    raise _LostError(f"{lane.url} answered {upstream.status}", handed_over=True)
                 if upstream.status == _OK and upstream.content_type == _EVENT_STREAM:
                     return await self._stream(http, upstream, exchange, strip_usage=request.wants_counts_added)
                 return await self._whole(http, upstream, exchange)
 
+    def _judge(self, status: int, replica: Replica) -> None:
+        if counts_as_failure(status):
+            replica.breaker.failed(now=time.monotonic())
+        else:
+            replica.breaker.succeeded()
+
+    def _asks_elsewhere(self, status: int, plan: Plan, receipt: Receipt) -> bool:
+        first = len(receipt.decisions) == 1
+        return first and may_be_asked_elsewhere(status) and bool(self._others(plan, receipt)) and self._budget.spend()
+
     @contextmanager
-    def _losses(self, url: str) -> Iterator[None]:
+    def _losses(self, replica: Replica) -> Iterator[None]:
         """Tell the fleet of an engine that was lost before the client was given a byte, and say so to the caller."""
+        url = replica.url
         try:
             yield
         except aiohttp.SocketTimeoutError:
+            replica.breaker.failed(now=time.monotonic())
             message = f"{url} accepted the request and then sent nothing"
             raise ApiError(message, status=HTTPStatus.GATEWAY_TIMEOUT, code="engine_timeout") from None
         except aiohttp.ClientError as error:
+            replica.breaker.failed(now=time.monotonic())
             self._fleet.report(url, tell_failure(error))
-            raise _EngineLostError(url, error) from error
+            handed_over = not isinstance(error, _NOT_HANDED_OVER)
+            raise _LostError(f"{url}: {error or type(error).__name__}", handed_over=handed_over) from error
+
+    def _expect_more(self, upstream: aiohttp.ClientResponse) -> None:
+        """The answer has begun: from here on the engine may be silent for as long as an engine that answers may."""
+        connection = upstream.connection
+        if connection is not None and connection.protocol is not None:
+            connection.protocol.read_timeout = self._idle_timeout
 
     # An answer that comes at once
 
@@ -124,6 +174,7 @@ class Relay:
         self, http: web.Request, upstream: aiohttp.ClientResponse, exchange: Exchange
     ) -> web.StreamResponse:
         """Read the answer to its end before the client gets any of it, so that a broken one can still be replaced."""
+        self._expect_more(upstream)
         body = bytearray()
         async for chunk in upstream.content.iter_any():
             body += chunk
@@ -162,6 +213,7 @@ class Relay:
         chunks = upstream.content.iter_any()
         first = await anext(chunks, b"")  # before the client's answer begins: until here another engine can take over
         exchange.first_token(now=time.monotonic())
+        self._expect_more(upstream)
         tap = EventTap(strip_usage=strip_usage)
         response = web.StreamResponse(status=upstream.status, headers=self._headers(upstream, exchange))
         await response.prepare(http)
@@ -218,7 +270,3 @@ def _last_words(tap: EventTap, url: str) -> bytes:
     message = f"{url} broke off the answer"
     event = error_event(ApiError(message, status=HTTPStatus.BAD_GATEWAY, code="engine_lost"))
     return b"\n\n" + event if tap.broken_off else event
-
-
-def _bad_gateway(lost: _EngineLostError) -> ApiError:
-    return ApiError(str(lost), status=HTTPStatus.BAD_GATEWAY, code="engine_lost")

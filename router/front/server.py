@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import aiohttp
 from aiohttp import web
 
 from router.front.api import Api
+from router.front.connection import HeadWatch
 
 __all__ = ["BindError", "HttpServer", "engine_session"]
 
 ENGINE_KEEPALIVE_SECONDS = 4.0
 """Below the 5 s after which uvicorn, which serves SGLang and vLLM, closes an idle connection."""
+
+CLIENT_KEEPALIVE_SECONDS = 75.0
+"""Above the 60 s for which common load balancers keep an idle connection: the side that sends must close first."""
+
+LINGER_SECONDS = 2.0
+"""How long the rest of a refused body is read and dropped, so that the client gets to read the refusal."""
+
+BACKLOG = 1024
 
 
 class BindError(OSError):
@@ -18,15 +29,22 @@ class BindError(OSError):
 
 
 class HttpServer:
-    """Serves an api on one address. ``drain_timeout`` in seconds."""
+    """Serves an api on one address. ``drain_timeout`` and ``head_timeout`` in seconds."""
 
-    def __init__(self, api: Api, *, host: str, port: int, drain_timeout: float) -> None:
+    def __init__(self, api: Api, *, host: str, port: int, drain_timeout: float, head_timeout: float) -> None:
         self._api = api
         self._host = host
         self._port = port
-        # A client that leaves must cancel its handler: that is what frees the engine.
+        self._watch = HeadWatch(timeout=head_timeout)
+        self._watching: asyncio.Task[None] | None = None
+        self._listener: asyncio.Server | None = None
         self._runner = web.AppRunner(
-            api.application(), access_log=None, handler_cancellation=True, shutdown_timeout=drain_timeout
+            api.application(self._watch.middleware),
+            access_log=None,
+            handler_cancellation=True,  # a client that leaves must cancel its handler: that is what frees the engine
+            shutdown_timeout=drain_timeout,
+            keepalive_timeout=CLIENT_KEEPALIVE_SECONDS,
+            lingering_time=LINGER_SECONDS,
         )
 
     async def start(self) -> str:
@@ -36,26 +54,37 @@ class HttpServer:
             BindError: the address is taken or is not ours.
         """
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port)
+        make = self._runner.server
+        assert make is not None, "a runner has a server once it is set up"
+        loop = asyncio.get_running_loop()
         try:
-            await site.start()
+            self._listener = await loop.create_server(
+                self._watch.factory(make), self._host, self._port, backlog=BACKLOG
+            )
         except OSError as error:
             raise BindError(f"cannot listen on {self._host}:{self._port}: {error.strerror or error}") from None
-        host, port = self._runner.addresses[0][:2]
+        self._watching = asyncio.create_task(self._watch.run(), name="head watch")
+        host, port = self._listener.sockets[0].getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def close(self) -> None:
         """Take no more connections, let running requests end for a while, then end them."""
         self._api.draining = True
+        if self._listener is not None:
+            self._listener.close()
         await self._runner.cleanup()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
 
 
-def engine_session(*, connect_timeout: float, idle_timeout: float) -> aiohttp.ClientSession:
-    """The session all engines are spoken to over. Bytes pass as they are; there is no limit on connections, since each
-    belongs to a client's."""
+def engine_session(*, connect_timeout: float, first_byte_timeout: float, replica_key: str) -> aiohttp.ClientSession:
+    """The session all engines are spoken to over, with the key they want, where there is one. Bytes pass as they are;
+    there is no limit on connections, since each belongs to a client's."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=ENGINE_KEEPALIVE_SECONDS),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=idle_timeout),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=first_byte_timeout),
+        headers={"Authorization": f"Bearer {replica_key}"} if replica_key else None,
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
     )

@@ -16,7 +16,17 @@ from router.proof.diagnosis import NO_STREAM
 from router.proof.fault import Sighting
 from router.proof.tally import WindowSums
 
-__all__ = ["Explanation", "FleetView", "ModelList", "explanation", "fleet_view", "model_list"]
+__all__ = [
+    "Chosen",
+    "ExplainedLane",
+    "Explanation",
+    "FleetView",
+    "ModelList",
+    "explanation",
+    "fleet_view",
+    "model_list",
+    "replica_view",
+]
 
 
 class HitRate(msgspec.Struct, frozen=True):
@@ -134,10 +144,11 @@ Review = Callable[[Replica], Sequence[Sighting]]
 
 def fleet_view(replicas: Iterable[Replica], index: BlockIndex, *, review: Review, now: float) -> FleetView:
     """Every replica as it stands; ``review`` tells its faults, ``now`` is seconds since the epoch."""
-    return FleetView([_replica_view(replica, index, faults=review(replica), now=now) for replica in replicas])
+    return FleetView([replica_view(replica, index, faults=review(replica), now=now) for replica in replicas])
 
 
-def _replica_view(replica: Replica, index: BlockIndex, *, faults: Sequence[Sighting], now: float) -> ReplicaView:
+def replica_view(replica: Replica, index: BlockIndex, *, faults: Sequence[Sighting], now: float) -> ReplicaView:
+    """One replica as it stands."""
     identity, tallies = replica.identity, [lane.tally for lane in replica.lanes]
     tokens = TokenSums(
         prompt=sum(tally.prompt_tokens for tally in tallies),

@@ -118,7 +118,7 @@ async def test_a_silent_engine_is_a_504_and_not_asked_again(stage: Stage) -> Non
     engines = await stage.engines(2)
     for engine in engines:
         engine.hold.clear()
-    router = await stage.router(*engines, idle_timeout=0.3)
+    router = await stage.router(*engines, first_byte_timeout=0.3)
     status, answer = await router.complete([1, 2])
     assert (status, answer["error"]["code"]) == (504, "engine_timeout")
     assert sum(len(engine.asked) for engine in engines) == 1
@@ -140,7 +140,8 @@ async def test_an_engines_refusal_is_passed_on_and_starts_no_storm(stage: Stage,
             assert response.status == status
             assert response.headers["Retry-After"] == "3"
             assert await response.json() == {"error": {"message": "full"}}
-    assert sum(len(engine.asked) for engine in engines) == 10
+    asked = sum(len(engine.asked) for engine in engines)
+    assert asked == 10 if status == 400 else 10 < asked <= 20
     assert await idle(router)
     for engine in engines:
         engine.answer = answer_at_once

@@ -1,0 +1,210 @@
+"""Why each of the last requests went where it went, and what came of it.
+
+A receipt is opened when a request arrives and filled in as it passes; nothing is rendered until somebody asks. It holds
+decisions and times, never a prompt, and the ring forgets the oldest.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from aiohttp import web
+
+from router.choice.chooser import Decision
+from router.fleet.lane import Lane
+from router.front.errors import ApiError
+from router.front.headers import CLIENT_ID_HEADER, REQUEST_ID_HEADER
+from router.front.plan import Plan
+from router.front.views import Chosen, ExplainedLane, explanation
+
+__all__ = ["Receipt", "ReceiptView", "Receipts", "receipt_view", "with_request_id"]
+
+MAX_CLIENT_ID = 200
+
+
+class Receipt:
+    """One request. Times are seconds since the epoch; None: that has not happened.
+
+    ``decisions`` has one entry an attempt, ``failures`` why each attempt but the last one was given up, and in the end
+    why the request was. ``reported`` is what the engine said it had cached.
+    """
+
+    __slots__ = (
+        "chosen_at",
+        "client_id",
+        "code",
+        "decisions",
+        "ended_at",
+        "failures",
+        "first_byte_at",
+        "id",
+        "model",
+        "received_at",
+        "reported",
+        "route",
+        "status",
+        "stream",
+    )
+
+    def __init__(self, number: str, *, route: str, client_id: str | None) -> None:
+        self.id = number
+        self.route = route
+        self.client_id = client_id
+        self.model: str | None = None
+        self.stream: bool | None = None
+        self.decisions: list[Decision[Lane]] = []
+        self.failures: list[str] = []
+        self.reported: int | None = None
+        self.status: int | None = None
+        self.code: str | None = None
+        self.received_at = time.time()
+        self.chosen_at: float | None = None
+        self.first_byte_at: float | None = None
+        self.ended_at: float | None = None
+
+    def planned(self, plan: Plan) -> None:
+        """What was asked for is known."""
+        self.model, self.stream = plan.request.model, plan.request.stream
+
+    def chose(self, decision: Decision[Lane]) -> None:
+        """A lane was chosen, for the first attempt or for another one."""
+        self.decisions.append(decision)
+        self.chosen_at = time.time()
+
+    def refused(self, error: ApiError) -> None:
+        """The router answered for itself."""
+        self.code = error.code
+        self.failures.append(str(error))
+
+    def ended(self, *, status: int) -> None:
+        """The request is over; ``status`` is what the client got, or 499 where it did not wait."""
+        self.status, self.ended_at = status, time.time()
+
+
+_KEY = web.RequestKey("receipt", Receipt)
+
+
+class Receipts:
+    """The last ``limit`` receipts. Ids cannot be guessed from one router to the next, and are never given twice."""
+
+    def __init__(self, *, limit: int) -> None:
+        self._limit = limit
+        self._by_id: OrderedDict[str, Receipt] = OrderedDict()
+        self._prefix = secrets.token_hex(6)
+        self._opened = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def open(self, http: web.Request, *, route: str) -> Receipt:
+        """A receipt for a request that has just arrived; its answer will carry the id."""
+        self._opened += 1
+        client_id = http.headers.get(CLIENT_ID_HEADER)
+        receipt = Receipt(
+            f"{self._prefix}-{self._opened}", route=route, client_id=client_id and client_id[:MAX_CLIENT_ID]
+        )
+        http[_KEY] = self._by_id[receipt.id] = receipt
+        if len(self._by_id) > self._limit:
+            self._by_id.popitem(last=False)
+        return receipt
+
+    def get(self, number: str) -> Receipt | None:
+        """The receipt of an id; None where there is none any more."""
+        return self._by_id.get(number)
+
+
+async def with_request_id(http: web.Request, response: web.StreamResponse) -> None:
+    """aiohttp's signal before an answer's head is sent: name the receipt in it, whoever made the answer."""
+    receipt = http.get(_KEY)
+    if receipt is None:
+        return
+    receipt.first_byte_at = time.time()
+    response.headers[REQUEST_ID_HEADER] = receipt.id
+    if receipt.client_id is not None:
+        response.headers.setdefault(CLIENT_ID_HEADER, receipt.client_id)
+
+
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds since the epoch. ``first_byte`` and ``end`` are the client's side."""
+
+    received: float
+    chosen: float | None
+    first_byte: float | None
+    end: float | None
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One sending of the request. ``failure`` says why it was given up; None: its answer is the client's."""
+
+    chosen: Chosen
+    predicted: int
+    failure: str | None
+
+
+class ReceiptView(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of ``/requests/{id}``. ``chosen``, ``predicted`` and ``lanes`` are those of the last attempt.
+
+    ``status`` is None while the request runs. Tokens are prompt tokens.
+    """
+
+    id: str
+    client_request_id: str | None
+    route: str
+    model: str | None
+    stream: bool | None
+    status: int | None
+    error: str | None
+    code: str | None
+    prompt_tokens: int | None
+    predicted: int | None
+    reported: int | None
+    retries: int
+    chosen: Chosen | None
+    lanes: Sequence[ExplainedLane]
+    attempts: Sequence[Attempt]
+    times: Times
+
+
+def receipt_view(receipt: Receipt) -> ReceiptView:
+    """A receipt as it is shown."""
+    last = receipt.decisions[-1] if receipt.decisions else None
+    shown = None if last is None else explanation(last)
+    return ReceiptView(
+        id=receipt.id,
+        client_request_id=receipt.client_id,
+        route=receipt.route,
+        model=receipt.model,
+        stream=receipt.stream,
+        status=receipt.status,
+        error=receipt.failures[-1] if receipt.code is not None else None,
+        code=receipt.code,
+        prompt_tokens=None if last is None else last.prompt_tokens,
+        predicted=None if last is None else last.chosen.matched_tokens,
+        reported=receipt.reported,
+        retries=max(0, len(receipt.decisions) - 1),
+        chosen=None if shown is None else shown.chosen,
+        lanes=() if shown is None else shown.lanes,
+        attempts=_attempts(receipt),
+        times=Times(
+            received=receipt.received_at,
+            chosen=receipt.chosen_at,
+            first_byte=receipt.first_byte_at,
+            end=receipt.ended_at,
+        ),
+    )
+
+
+def _attempts(receipt: Receipt) -> list[Attempt]:
+    failures: Mapping[int, str] = dict(enumerate(receipt.failures))
+    return [
+        Attempt(
+            chosen=Chosen(decision.chosen.lane.url, decision.chosen.lane.dp_rank),
+            predicted=decision.chosen.matched_tokens,
+            failure=failures.get(place),
+        )
+        for place, decision in enumerate(receipt.decisions)
+    ]

@@ -1,0 +1,75 @@
+"""A routed request as a whole: admitted, read, planned, relayed, counted, and its receipt written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+from aiohttp import web
+
+from router.front.admission import Admission
+from router.front.body import BodyReader
+from router.front.errors import ApiError
+from router.front.headers import RANK_HEADER
+from router.front.metrics import RequestMetrics
+from router.front.plan import Planner
+from router.front.receipts import Receipt, Receipts
+from router.front.relay import Relay
+from router.front.request import Route, parse_request
+
+__all__ = ["Routed"]
+
+CLIENT_LEFT = 499
+"""Counted, never sent: nginx's number for a client that did not wait."""
+
+
+class Routed:
+    """Makes the handlers of the routed endpoints."""
+
+    def __init__(
+        self,
+        *,
+        admission: Admission,
+        bodies: BodyReader,
+        planner: Planner,
+        relay: Relay,
+        receipts: Receipts,
+        metrics: RequestMetrics,
+    ) -> None:
+        self._admission = admission
+        self._bodies = bodies
+        self._planner = planner
+        self._relay = relay
+        self._receipts = receipts
+        self._metrics = metrics
+
+    def handler(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """The handler of one endpoint."""
+
+        async def handle(http: web.Request) -> web.StreamResponse:
+            receipt = self._receipts.open(http, route=route.value)
+            status = HTTPStatus.INTERNAL_SERVER_ERROR.value
+            try:
+                with self._admission:
+                    response = await self._serve(http, route, receipt)
+                status = response.status
+                return response
+            except ApiError as error:
+                status = error.status
+                receipt.refused(error)
+                raise
+            except (asyncio.CancelledError, ConnectionError):
+                status = CLIENT_LEFT
+                raise
+            finally:
+                receipt.ended(status=status)
+                self._metrics.answered(route=route.value, status=status)
+
+        return handle
+
+    async def _serve(self, http: web.Request, route: Route, receipt: Receipt) -> web.StreamResponse:
+        body = await self._bodies.read(http)
+        plan = await self._planner.plan(parse_request(route, body, pinned=http.headers.get(RANK_HEADER)))
+        receipt.planned(plan)
+        return await self._relay.serve(http, plan, receipt)
