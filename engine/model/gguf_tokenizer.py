@@ -61,7 +61,8 @@ def read_gguf_tokenizer(file: GgufFile, *, vocab_size: int) -> TextTokenizer:
     try:
         tokenizer = _byte_level_bpe(file, pre)
     except Exception as error:  # the library raises bare Exception for merges that do not fit
-        raise ModelError(f"{file.path}: its vocabulary makes no tokenizer: {error}") from None
+        complaint = " ".join(str(error).split())
+        raise ModelError(f"{file.path}: its vocabulary makes no tokenizer: {complaint}") from None
     return TextTokenizer(tokenizer, _template(file), name=str(file.path), vocab_size=vocab_size)
 
 

@@ -30,7 +30,7 @@ def read_hf_tokenizer(folder: Path, *, vocab_size: int) -> TextTokenizer:
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception for whatever a file has wrong
-        raise ModelError(f"{file}: {error}") from None
+        raise ModelError(f"{file}: {' '.join(str(error).split())}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return TextTokenizer(tokenizer, _template(folder), name=str(folder), vocab_size=vocab_size)

@@ -8,6 +8,7 @@ from typing import Any
 import tokenizers
 
 from engine.model.chat_template import ChatTemplate
+from engine.model.config import ModelError
 from engine.model.tokenizer import TokenizerError
 
 __all__ = ["TextDecoder", "TextTokenizer"]
@@ -19,7 +20,11 @@ _CHARACTER_BYTES = 4
 
 
 class TextTokenizer:
-    """A `Tokenizer`. ``vocab_size`` is the model's: it may have room for more ids than the tokenizer uses."""
+    """A `Tokenizer`. ``vocab_size`` is the model's: it may have room for more ids than the tokenizer uses.
+
+    Raises:
+        ModelError: the tokenizer uses ids that the model does not have.
+    """
 
     def __init__(
         self, tokenizer: tokenizers.Tokenizer, template: ChatTemplate | None, *, name: str, vocab_size: int
@@ -28,6 +33,9 @@ class TextTokenizer:
         self.vocab_size = vocab_size
         self._tokenizer = tokenizer
         self._template = template
+        largest = max(tokenizer.get_vocab().values(), default=0)
+        if largest >= vocab_size:
+            raise ModelError(f"{name}: its tokenizer has ids up to {largest}, the model only below {vocab_size}")
         added = tokenizer.get_added_tokens_decoder()
         self._special = frozenset(token for token, text in added.items() if text.special)
 
