@@ -13,6 +13,7 @@ import msgspec
 import tokenizers
 
 from router.choice.chat_template import ChatTemplate, ChatTemplateError
+from router.choice.segments import SegmentedTokenizer
 from router.choice.texts import Chat, NotTokenizableError
 
 __all__ = ["FileTokenizer", "TokenizerFileError", "load_tokenizer"]
@@ -25,22 +26,31 @@ class TokenizerFileError(ValueError):
     """Files that make no tokenizer; the message names the file."""
 
 
+CACHE_BYTES = 64 * 1024 * 1024
+
+
 class FileTokenizer:
-    """Thread-safe: encoding shares nothing that changes."""
+    """Thread-safe. What was tokenized before is remembered, within ``CACHE_BYTES``."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, template: ChatTemplate | None) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer = SegmentedTokenizer(tokenizer, cache_bytes=CACHE_BYTES)
         self._template = template
 
     def encode(self, text: str) -> list[int]:
         """With the special tokens that the model puts around a prompt."""
-        return list(self._tokenizer.encode(text, add_special_tokens=True).ids)
+        return self._ids(text, special=True)
 
     def encode_chat(self, chat: Chat) -> list[int]:
         """Through the chat template, which writes the special tokens itself."""
         if self._template is None:
             raise NotTokenizableError("the tokenizer has no chat template")
-        return list(self._tokenizer.encode(self._template.render(chat), add_special_tokens=False).ids)
+        return self._ids(self._template.render(chat), special=False)
+
+    def _ids(self, text: str, *, special: bool) -> list[int]:
+        try:
+            return self._tokenizer.encode(text, special=special)
+        except (TypeError, UnicodeEncodeError):  # the library's words for it, by version
+            raise NotTokenizableError("the text has a lone surrogate and no UTF-8 form") from None
 
 
 def load_tokenizer(path: Path) -> FileTokenizer:

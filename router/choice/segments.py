@@ -1,0 +1,120 @@
+"""Token ids of a text, of which only what is new is tokenized.
+
+A tokenizer first cuts a text at the added tokens that it looks for before any normalizing, and treats each piece by
+itself: no merge reaches over such a cut. So the pieces between them can be remembered, and a conversation that grows by
+a turn costs one turn. Each new piece is tokenized behind the token that stands before it, since some pre-tokenizers
+treat the beginning of a text in a way of its own.
+
+Where the cut itself depends on what stands beside it (``lstrip``, ``rstrip`` and ``single_word`` tokens), the text is
+tokenized whole. What a model puts around a prompt is found by trying; where trying gives no clear answer, such texts
+are tokenized whole too.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+
+import tokenizers
+
+from router.choice.segment_cache import SegmentCache
+
+__all__ = ["SegmentedTokenizer"]
+
+_NONE = -1
+_PROBES = ("a", "A b", "0")
+_Piece = tuple[int, str]
+"""The token before a piece, or ``_NONE``, and its text."""
+
+
+class SegmentedTokenizer:
+    """Any number of threads may use it at once. ``cache_bytes`` bounds what is remembered.
+
+    ``pieces_tokenized`` counts pieces that were not remembered.
+    """
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, *, cache_bytes: int) -> None:
+        self._tokenizer = tokenizer
+        self._cuts = _Cuts(tokenizer)
+        self._cache = SegmentCache(max_bytes=cache_bytes)
+        self._around = _find_around(tokenizer)
+        self.pieces_tokenized = 0
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Exactly what the tokenizer makes of the whole text; ``special`` adds what the model puts around a prompt."""
+        pieces = None if special and self._around is None else self._cuts.pieces(text)
+        if pieces is None:
+            return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        ids = self._join(pieces)
+        if special and self._around is not None:
+            before, after = self._around
+            return [*before, *ids, *after]
+        return ids
+
+    def _join(self, pieces: Sequence[_Piece]) -> list[int]:
+        found = [self._cache.get(piece) for piece in pieces]
+        missing = list(dict.fromkeys(piece for piece, ids in zip(pieces, found, strict=True) if ids is None))
+        new = dict(zip(missing, self._encode(missing), strict=True)) if missing else {}
+        self.pieces_tokenized += len(missing)
+        for piece, ids in new.items():
+            self._cache.put(piece, ids)
+        return list(
+            chain.from_iterable(new[piece] if ids is None else ids for piece, ids in zip(pieces, found, strict=True))
+        )
+
+    def _encode(self, pieces: Sequence[_Piece]) -> list[array[int]]:
+        """Ids of each piece, the token before it included."""
+        texts = [self._cuts.text_of(before) + text for before, text in pieces]
+        return [
+            array("I", encoding.ids) for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        ]
+
+
+class _Cuts:
+    """Where a tokenizer cuts a text before it looks at anything else."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
+        added = {token: entry for token, entry in tokenizer.get_added_tokens_decoder().items() if not entry.normalized}
+        texts = sorted((entry.content for entry in added.values() if entry.content), key=len, reverse=True)
+        self._ids = {entry.content: token for token, entry in added.items()}
+        self._texts = {token: entry.content for token, entry in added.items()}
+        self._unsure = {entry.content for entry in added.values() if entry.lstrip or entry.rstrip or entry.single_word}
+        self._pattern = re.compile("|".join(map(re.escape, texts))) if texts else None
+
+    def text_of(self, token: int) -> str:
+        return self._texts.get(token, "")
+
+    def pieces(self, text: str) -> list[_Piece] | None:
+        """The text in pieces, each beginning with a token that cuts, but for the first; None where that is not sure."""
+        if self._pattern is None:
+            return [(_NONE, text)]
+        pieces, before, start = [], _NONE, 0
+        for match in self._pattern.finditer(text):
+            content = match.group()
+            if content in self._unsure:
+                return None
+            if before != _NONE or match.start() > start:
+                pieces.append((before, text[start : match.start()]))
+            before, start = self._ids[content], match.end()
+        pieces.append((before, text[start:]))
+        return pieces
+
+
+def _find_around(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]] | None:
+    """What the model puts before and after a prompt; None where that depends on the prompt, or cannot be told."""
+    found = {_around(tokenizer, probe) for probe in _PROBES}
+    if len(found) != 1:
+        return None
+    (around,) = found
+    return None if around is None else (list(around[0]), list(around[1]))
+
+
+def _around(tokenizer: tokenizers.Tokenizer, probe: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    bare = tokenizer.encode(probe, add_special_tokens=False).ids
+    whole = tokenizer.encode(probe, add_special_tokens=True)
+    own = [place for place, added in enumerate(whole.special_tokens_mask) if not added]
+    if not own or whole.ids[own[0] : own[-1] + 1] != bare:
+        return None
+    return tuple(whole.ids[: own[0]]), tuple(whole.ids[own[-1] + 1 :])

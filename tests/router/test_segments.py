@@ -1,0 +1,179 @@
+"""Remembered pieces of text: joined, they are what the whole text is tokenized to, by tokenizers of every kind."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+from router.choice.segment_cache import SegmentCache
+from router.choice.segments import SegmentedTokenizer
+
+SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|im_end|>\n", "x<|im_end|>"]
+CORPUS = ["Hello world, how are you today? I'm fine.", "  two  spaces\n\nand lines\t12345", "Füße, Öl, Привет, 世界 🎉"]
+WORDS = [
+    "Hello",
+    " world",
+    "  ",
+    " ",
+    "\n",
+    "x",
+    "1234",
+    "é",
+    "e\u0301",
+    "Ö",
+    "世界",
+    "🎉",
+    "<",
+    "|>",
+    "tok",
+    "IM",
+    "▁",
+]
+
+
+def bpe() -> Tokenizer:
+    return Tokenizer(models.BPE(unk_token="<s>", byte_fallback=False))
+
+
+def byte_level(prefix_space: bool) -> Tokenizer:
+    tokenizer = bpe()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    return tokenizer
+
+
+def split_by_pattern() -> Tokenizer:
+    """A pattern that looks ahead over white space, as newer models have."""
+    tokenizer = bpe()
+    words = Regex(r"\p{N}{1,3}| ?[^\s\p{N}]+|\s+(?!\S)|\s+")
+    parts = [pre_tokenizers.Split(words, "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
+    return tokenizer
+
+
+def metaspace(scheme: str) -> Tokenizer:
+    tokenizer = bpe()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    return tokenizer
+
+
+def prepending() -> Tokenizer:
+    """Llama 2: the normalizer writes the word marks, there is no pre-tokenizer."""
+    tokenizer = bpe()
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    return tokenizer
+
+
+def normalizing() -> Tokenizer:
+    tokenizer = byte_level(False)
+    parts = [normalizers.NFKC(), normalizers.Lowercase(), normalizers.Strip()]
+    tokenizer.normalizer = normalizers.Sequence(parts)
+    return tokenizer
+
+
+def word_piece() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="<s>"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+def unigram() -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    return tokenizer
+
+
+KINDS: dict[str, Callable[[], Tokenizer]] = {
+    "byte level": lambda: byte_level(False),
+    "byte level, prefix space": lambda: byte_level(True),
+    "pattern": split_by_pattern,
+    "metaspace first": lambda: metaspace("first"),
+    "metaspace always": lambda: metaspace("always"),
+    "metaspace never": lambda: metaspace("never"),
+    "prepending normalizer": prepending,
+    "normalizing": normalizing,
+    "word piece": word_piece,
+    "unigram": unigram,
+}
+TRAINERS = {
+    models.BPE: trainers.BpeTrainer,
+    models.WordPiece: trainers.WordPieceTrainer,
+    models.Unigram: trainers.UnigramTrainer,
+}
+
+
+@cache
+def trained(kind: str, stripping: bool) -> Tokenizer:
+    tokenizer = KINDS[kind]()
+    special = [AddedToken(text, special=True) for text in SPECIAL]
+    if stripping:
+        special.append(AddedToken("<mask>", special=True, lstrip=True, rstrip=True))
+        special.append(AddedToken("tok", single_word=True, normalized=False))
+    alphabet = pre_tokenizers.ByteLevel.alphabet() if kind in ("byte level", "pattern", "normalizing") else []
+    more = {"unk_token": "<s>"} if kind == "unigram" else {}
+    trainer = TRAINERS[type(tokenizer.model)](
+        vocab_size=400, special_tokens=special, show_progress=False, initial_alphabet=alphabet, **more
+    )
+    tokenizer.train_from_iterator(CORPUS * 3, trainer)
+    tokenizer.add_tokens([AddedToken("IM", normalized=True), AddedToken("▁▁", normalized=False)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", tokenizer.token_to_id("<s>")), ("</s>", 1)]
+    )
+    return tokenizer
+
+
+@cache
+def segmented(kind: str, stripping: bool) -> SegmentedTokenizer:
+    return SegmentedTokenizer(trained(kind, stripping), cache_bytes=1_000_000)
+
+
+fragments = st.one_of(st.sampled_from([*SPECIAL, *WORDS, "<mask>"]), st.text(max_size=6))
+texts = st.lists(fragments, max_size=14).map("".join)
+
+
+@pytest.mark.parametrize("stripping", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@given(texts, st.booleans())
+def test_pieces_join_to_what_the_whole_text_is(kind: str, stripping: bool, text: str, special: bool) -> None:
+    whole = trained(kind, stripping).encode(text, add_special_tokens=special).ids
+    assert segmented(kind, stripping).encode(text, special=special) == whole
+    assert segmented(kind, stripping).encode(text, special=special) == whole, "and again, from memory"
+
+
+def test_a_conversation_that_grows_costs_only_what_is_new() -> None:
+    tokenizer = SegmentedTokenizer(trained("byte level", False), cache_bytes=1_000_000)
+    text, seen = "", 0
+    for turn in range(10):
+        text += f"<|im_start|>user\nturn {turn}, {'Hello world ' * 50}<|im_end|>"
+        assert (
+            tokenizer.encode(text, special=False)
+            == trained("byte level", False).encode(text, add_special_tokens=False).ids
+        )
+        new, seen = tokenizer.pieces_tokenized - seen, tokenizer.pieces_tokenized
+        assert new <= 3
+
+
+def test_a_text_whose_cuts_depend_on_their_surroundings_is_not_cut() -> None:
+    tokenizer = SegmentedTokenizer(trained("byte level", True), cache_bytes=1_000_000)
+    tokenizer.encode("Hello<s> <mask> world", special=False)
+    assert tokenizer.pieces_tokenized == 0
+    tokenizer.encode("Hello<s> world", special=False)
+    assert tokenizer.pieces_tokenized == 2
+
+
+def test_memory_is_bounded_in_bytes_and_the_longest_unused_goes_first() -> None:
+    cache_of_bytes = SegmentCache(max_bytes=10_000)
+    for number in range(1000):
+        cache_of_bytes.put((1, f"piece {number}"), array("I", range(20)))
+        assert cache_of_bytes.get((1, "piece 0")) is not None
+    assert cache_of_bytes.bytes_held <= 10_000
+    assert 10 < len(cache_of_bytes) < 50
+    assert cache_of_bytes.get((1, "piece 500")) is None
+    cache_of_bytes.put((1, "long"), array("I", range(5000)))
+    assert cache_of_bytes.get((1, "long")) is None
