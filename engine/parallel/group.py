@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # an engine starts rank processes without importing torch itself
     from torch import Tensor
 
-__all__ = ["Group", "all_gather_along"]
+__all__ = ["Group", "all_gather_along", "sum_in_order"]
 
 
 class Group(Protocol):
@@ -56,3 +57,11 @@ def all_gather_along(group: Group, tensor: Tensor, *, dim: int) -> Tensor:
     gathered = group.all_gather(tensor)  # [size, *tensor.shape]
     dim %= tensor.dim()
     return gathered.movedim(0, dim).flatten(dim, dim + 1)
+
+
+def sum_in_order(tensors: Sequence[Tensor]) -> Tensor:
+    """The sum of one tensor of each rank, in rank order, so that all ranks round alike."""
+    total = tensors[0].clone()
+    for other in tensors[1:]:
+        total += other
+    return total

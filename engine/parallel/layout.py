@@ -100,8 +100,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return WeightShard(
             heads=heads,
             out_columns=_share(columns, part=self.dcp_rank(rank), parts=self.dcp_size),
-            intermediate=_share(model.intermediate_size, part=rank, parts=self.tp_size),
+            intermediate=self.features(model.intermediate_size, rank=rank),
         )
+
+    def features(self, total: int, *, rank: int) -> range:
+        """``rank``'s share of ``total`` features that are cut over all ranks; shares differ by one at most."""
+        return _share(total, part=rank, parts=self.tp_size)
 
     @property
     def _groups_in_words(self) -> str:

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar, cast
 import torch
 from torch import Tensor
 
-from engine.parallel.group import Group
+from engine.parallel.group import Group, sum_in_order
 from engine.parallel.world import RankFailedError
 
 __all__ = ["ThreadWorld"]
@@ -194,8 +194,4 @@ class _ThreadGroup:
         return torch.stack(self._exchange.swap(self.rank, tensor))
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        first, *others = self._exchange.swap(self.rank, tensor)
-        total = first.clone()
-        for other in others:  # in rank order, so that all ranks round alike
-            total += other
-        return total
+        return sum_in_order(self._exchange.swap(self.rank, tensor))
