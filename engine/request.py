@@ -16,7 +16,7 @@ class RequestError(ValueError):
     """A request that this engine could never carry out; the message names the value and the limit."""
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """How the next tokens are chosen; names and defaults are SGLang 0.5.23's.
 
     ``temperature`` 0 is greedy. ``seed`` makes a sampled answer repeatable. ``stop`` texts end the answer and are cut

@@ -12,7 +12,7 @@ from engine.request import SamplingParams
 __all__ = ["Chunk", "Runner", "StateMoves"]
 
 
-class StateMoves(msgspec.Struct, frozen=True, kw_only=True):
+class StateMoves(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """How a chunk changes its sequence's states, in slots of the state pools (hybrid models only).
 
     ``source`` holds the states behind the context; None: there is no context, all states are zero. ``saves`` are pairs
@@ -25,7 +25,7 @@ class StateMoves(msgspec.Struct, frozen=True, kw_only=True):
     saves: Sequence[tuple[int, int]]
 
 
-class Chunk(msgspec.Struct, frozen=True, kw_only=True):
+class Chunk(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """The tokens of one request to compute in this step: a prefill chunk, or one decode token.
 
     ``tokens`` stand at positions ``[context_length, context_length + len(tokens))``; the context is in the cache
