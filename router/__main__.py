@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import uvloop
 
@@ -14,6 +14,9 @@ from router.choice.file_tokenizer import TokenizerFileError
 from router.choice.texts import Tokenizer
 from router.choice.tokenization import named_tokenizer
 from router.config import RouterConfig
+from router.console.check import run_check
+from router.console.flags import CHECK, TOP, parse_check, parse_top
+from router.console.top import run_top
 from router.flags import BAD_FLAGS_STATUS, PROGRAM, REPLAY, SERVE, parse_replay, parse_serve
 from router.front.server import BindError
 from router.replay import run_replay
@@ -25,8 +28,16 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit status. 2: the command line makes no sense, in one line on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    command = arguments.pop(0) if arguments and arguments[0] in (SERVE, REPLAY) else SERVE
-    return run_replay(parse_replay(arguments)) if command == REPLAY else _serve(parse_serve(arguments))
+    command = arguments.pop(0) if arguments and arguments[0] in _COMMANDS else SERVE
+    return _COMMANDS[command](arguments)
+
+
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    SERVE: lambda argv: _serve(parse_serve(argv)),
+    REPLAY: lambda argv: run_replay(parse_replay(argv)),
+    CHECK: lambda argv: run_check(parse_check(argv)),
+    TOP: lambda argv: run_top(parse_top(argv)),
+}
 
 
 def _serve(config: RouterConfig) -> int:

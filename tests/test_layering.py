@@ -33,7 +33,15 @@ FENCES: dict[str, tuple[str, ...]] = {
     "gguf": ("engine.model.*",),
     "huggingface_hub": ("engine.model.catalogue",),
     "transformers": ("bench.*",),
-    "aiohttp": ("engine.server*", "router.service", "router.front*", "router.fleet*", "router.choice*", "bench.*"),
+    "aiohttp": (
+        "engine.server*",
+        "router.service",
+        "router.front*",
+        "router.fleet*",
+        "router.choice*",
+        "router.console*",
+        "bench.*",
+    ),
     "prometheus_client": ("engine.server*", "router.service", "router.front*"),
 }
 ENGINE_EXTRA = ("gguf", "huggingface_hub", "numpy", "safetensors", "torch", "triton")

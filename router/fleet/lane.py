@@ -48,7 +48,7 @@ class Lane:
         self.recent = recent
         self.tally = LaneTally()
         self.stream: Stream | None = None
-        self.stream_error: str | None = None
+        self.no_events: str | None = None
         self.advertised_block_size: int | None = None
         self.handle = index.add_lane()
         self._index = index
@@ -99,7 +99,7 @@ class Lane:
         try:
             await subscriber.start()
         except SubscribeError as error:
-            self.stream_error = str(error)
+            self.no_events = str(error)
         else:
             self._subscriber = subscriber
 
@@ -108,7 +108,7 @@ class Lane:
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None:
             await subscriber.close()
-        self.stream = self.stream_error = None
+        self.stream = self.no_events = None
         self._index.clear(self.handle)
         self.recent.clear()
         self.tally.restart()

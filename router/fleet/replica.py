@@ -56,6 +56,8 @@ class Replica:
             moved = (stream, identity.block_size) != (lane.stream, lane.advertised_block_size)
             if anew or moved:
                 await lane.connect(stream, advertised_block_size=identity.block_size)
+            if stream is None:
+                lane.no_events = identity.no_events
 
     async def vanish(self) -> None:
         """Nothing listens there any more: its caches are gone with it."""

@@ -55,11 +55,13 @@ class LaneView(msgspec.Struct, frozen=True, kw_only=True):
     """One event stream, and what was promised and found there.
 
     Block sizes are block widths. ``last_seq`` is -1 before the first batch; ``event_age`` is seconds since the last.
+    ``reason`` says why there is no stream, or why it is not trusted.
     """
 
     dp_rank: int
     endpoint: str | None
     stream: str
+    reason: str | None
     last_seq: int
     gaps: int
     lost: int
@@ -74,12 +76,13 @@ class LaneView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica. ``model`` is the first of the models it serves."""
+    """One replica. ``model`` is the first of the models it serves; ``trouble`` is why the last probe failed."""
 
     url: str
     state: State
     engine: str | None
     model: str | None
+    trouble: str | None
     hit_rate: HitRate
     tokens: TokenSums
     requests: RequestCounts
@@ -161,6 +164,7 @@ def replica_view(replica: Replica, index: BlockIndex, *, faults: Sequence[Sighti
         state=replica.health.state,
         engine=None if identity is None else identity.engine,
         model=None if identity is None else identity.models[0].id,
+        trouble=replica.trouble,
         hit_rate=HitRate(
             predicted=_rate(tokens.predicted_hit, tokens.prompt),
             reported=_rate(tokens.reported_hit, tokens.prompt) if reports else None,
@@ -186,6 +190,7 @@ def _lane_view(lane: Lane, index: BlockIndex, *, now: float) -> LaneView:
         dp_rank=lane.dp_rank,
         endpoint=None if lane.stream is None else lane.stream.address.endpoint,
         stream=NO_STREAM if status is None else status.state,
+        reason=lane.no_events if status is None else status.reason,
         last_seq=-1 if status is None else status.last_seq,
         gaps=0 if status is None else status.gaps,
         lost=0 if status is None else status.lost,

@@ -60,7 +60,7 @@ class Diagnosis:
             dp_rank=lane.dp_rank,
             engine="" if identity is None else identity.engine,
             endpoint=None if lane.stream is None else lane.stream.address.endpoint,
-            no_events=lane.stream_error or (None if lane.stream or identity is None else identity.no_events),
+            no_events=lane.no_events,
             stream_state=NO_STREAM if status is None else status.state,
             stream_reason=None if status is None else status.reason,
             batches=0 if status is None else status.batches,
