@@ -22,7 +22,7 @@ from engine.parallel.interface import interface_towards
 from engine.parallel.seat import Meeting, Seat
 from engine.parallel.world import CollectiveError
 
-__all__ = ["Store", "joined", "meet"]
+__all__ = ["Store", "awaited", "joined", "meet"]
 
 _ONE_HOP_BYTES = 256 * 1024
 """Up to here a sum costs less as a gather in one hop than around gloo's ring (4 ranks on 2 cores, and 2 on 2)."""
@@ -62,6 +62,18 @@ def meet(seat: Seat, meeting: Meeting, *, seconds: float) -> Store:
         return store
     except RuntimeError as error:
         raise CollectiveError(f"no meeting at {meeting.host}:{meeting.port}: {_brief(error)}") from None
+
+
+def awaited(store: Store, key: str) -> bytes:
+    """What somebody left at the meeting, once it is there.
+
+    Raises:
+        CollectiveError: nobody did in time, or the meeting was over.
+    """
+    try:
+        return store.get(key)
+    except RuntimeError as error:
+        raise CollectiveError(f"no {key!r} was left where the ranks meet: {_brief(error)}") from None
 
 
 @contextmanager

@@ -34,10 +34,10 @@ def follow(role: Follower, *, build: Build, device: str, timeout: float, grace: 
     end_with_parent(signal.SIGKILL, parent=os.getppid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(1 + int(grace)))
-    from engine.parallel.distributed import meet
+    from engine.parallel.distributed import awaited, meet
 
     store = meet(role.seat, role.meeting, seconds=START_SECONDS)
-    head = msgspec.json.decode(store.get(HEAD_KEY), type=HeadAddress)
+    head = msgspec.json.decode(awaited(store, HEAD_KEY), type=HeadAddress)
     hello = Hello(token=head.token, rank=role.seat.rank, pid=os.getpid(), host=socket.gethostname(), plan=repr(build))
     channel = introduce(hello, head)
     lost = f"{program}: error: rank {role.seat.rank}: the engine at {head.host}:{head.port} is gone\n"

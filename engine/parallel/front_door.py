@@ -17,8 +17,14 @@ from engine.parallel.world import RankFailedError
 __all__ = ["FrontDoor", "introduce"]
 
 _HELLO_SECONDS = 5.0
-_SILENT_PEER = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))
-"""A machine that went dark is noticed after 11 seconds."""
+_DARK_SECONDS = 6
+_SILENT_PEER = (
+    (socket.TCP_KEEPIDLE, _DARK_SECONDS - 3),
+    (socket.TCP_KEEPINTVL, 1),
+    (socket.TCP_KEEPCNT, 3),
+    (socket.TCP_USER_TIMEOUT, _DARK_SECONDS * 1000),
+)
+"""A machine that went dark or was cut off is noticed after 6 seconds, whether or not it owes an acknowledgement."""
 
 
 class FrontDoor:
@@ -82,8 +88,8 @@ def introduce(hello: Hello, head: HeadAddress) -> Channel:
 def _configure(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, seconds in _SILENT_PEER:
-        connection.setsockopt(socket.IPPROTO_TCP, option, seconds)
+    for option, value in _SILENT_PEER:
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _hello(channel: Channel) -> Hello | None:

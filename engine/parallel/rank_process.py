@@ -120,7 +120,7 @@ def _serve(channel: Channel, work: Work) -> None:
 
 def _last_words(error: Exception) -> Failure:
     return Failure(
-        error=f"{type(error).__name__}: {error}",
+        error=" ".join(f"{type(error).__name__}: {error}".split()),  # one line
         trace="".join(traceback.format_exception(error)),
         waiting=isinstance(error, CollectiveError),
     )

@@ -119,11 +119,24 @@ def test_a_server_that_is_killed_ends_the_ranks_of_the_far_host(hosts: TwoHosts)
         assert_gone(pids)
 
 
+def test_hosts_that_are_cut_off_from_each_other_both_end(hosts: TwoHosts) -> None:
+    with by_hand(hosts, 1) as far, by_hand(hosts, 0) as near:
+        near.wait_for(READY)
+        pids = descendants(far.process.pid) + descendants(near.process.pid)
+        hosts.cut()
+        assert near.process.wait(20) == 1
+        assert far.process.wait(20) == 1
+        assert re.search(r"has stopped: rank 1 \(pid \d+ on \S+\) is gone: the connection to it ended\n", near.output)
+        assert "rank 1: the engine at 10.213.77.1:" in far.output
+        assert_gone(pids)
+
+
 def test_a_host_with_other_flags_is_refused_by_name(hosts: TwoHosts) -> None:
     meeting = ("--nnodes", "2", "--node-rank", "1", "--dist-init-addr", f"{ADDRESSES[0]}:{PORT}")
     other = HostProcess(hosts, 1, *ENGINE, *meeting, "--tp-size", "2", "--dcp-size", "1")
     with other, by_hand(hosts, 0) as near:
         assert near.process.wait(60) == 1
-        blame = r"rank 1 \(pid \d+ on \S+\) was started with other flags: it has dcp_size=1, .*, here is dcp_size=2, .*\n"
+        difference = "it has dcp_size=1, .*, here is dcp_size=2, .*"
+        blame = rf"rank 1 \(pid \d+ on \S+\) was started with other flags: {difference}\n"
         assert re.fullmatch(f"kvsteer-engine: error: {blame}", near.output)
         assert other.process.wait(5) == 1

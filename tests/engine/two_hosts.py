@@ -43,16 +43,22 @@ class TwoHosts:
 
     def __init__(self) -> None:
         self.names = [f"kvhost{os.getpid()}-{index}" for index in range(2)]
+        self.ends = [f"kv{os.getpid() % 100_000}e{index}" for index in range(2)]
 
     def command(self, host: int, *command: str) -> list[str]:
         return ["ip", "netns", "exec", self.names[host], *command]
+
+    def cut(self) -> None:
+        """Take the cable out: neither host is told anything of the other any more."""
+        for name, end in zip(self.names, self.ends, strict=True):
+            _ip("-n", name, "link", "set", end, "down")
 
 
 @contextmanager
 def two_hosts() -> Iterator[TwoHosts]:
     """Both hosts, up and connected; gone afterwards, with the cable."""
     hosts = TwoHosts()
-    ends = [f"kv{os.getpid() % 100_000}e{index}" for index in range(2)]
+    ends = hosts.ends
     with ExitStack() as undo:
         for name in hosts.names:
             _ip("netns", "add", name)
