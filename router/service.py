@@ -27,6 +27,7 @@ from router.fleet.replica import Replica
 from router.front.admission import Admission
 from router.front.api import Api
 from router.front.body import BodyReader
+from router.front.connection import HeadWatch
 from router.front.headers import for_engine
 from router.front.keys import Keys
 from router.front.metrics import FleetMetrics, RequestMetrics
@@ -62,14 +63,7 @@ async def serving(config: RouterConfig, *, tokenizer: Tokenizer | None) -> Async
     with Context() as context:
         async with session:
             fleet = _make_fleet(config, session, index, context, diagnosis)
-            api = _make_api(config, session, fleet, index, diagnosis, tokenizer)
-            server = HttpServer(
-                api,
-                host=config.host,
-                port=config.port,
-                drain_timeout=config.drain_timeout,
-                head_timeout=config.head_timeout,
-            )
+            server = _make_server(config, session, fleet, index, diagnosis, tokenizer)
             try:
                 url = await server.start()
                 fleet.start()
@@ -114,14 +108,14 @@ def _make_fleet(
     )
 
 
-def _make_api(
+def _make_server(
     config: RouterConfig,
     session: aiohttp.ClientSession,
     fleet: Fleet,
     index: BlockIndex,
     diagnosis: Diagnosis,
     tokenizer: Tokenizer | None,
-) -> Api:
+) -> HttpServer:
     remote = RemoteTokenizer(session, timeout=config.probe_timeout) if config.tokenizer == AUTO else None
     tokenization = Tokenization(fixed=tokenizer, remote=remote)
     believed = None if config.policy == APPROX else index
@@ -129,11 +123,11 @@ def _make_api(
     registry = CollectorRegistry()
     metrics = RequestMetrics(registry)
     registry.register(FleetMetrics(fleet, index, tokenization, diagnosis=diagnosis))
+    planner = Planner(fleet, tokenization)
+    to_engine = partial(for_engine, authorization=not config.replica_key and not config.api_keys)
     receipts = Receipts(limit=config.receipts)
     bodies = BodyReader(max_bytes=config.max_body_bytes, timeout=config.body_timeout)
     keys = Keys(clients=config.api_keys, admin=config.admin_key or None, loopback=config.loopback)
-    to_engine = partial(for_engine, authorization=not config.replica_key and not config.api_keys)
-    planner = Planner(fleet, tokenization)
     relay = Relay(
         session,
         fleet=fleet,
@@ -143,15 +137,9 @@ def _make_api(
         idle_timeout=config.idle_timeout,
         expose_replica=config.expose_replica,
     )
-    routed = Routed(
-        admission=Admission(limit=config.max_in_flight),
-        bodies=bodies,
-        planner=planner,
-        relay=relay,
-        receipts=receipts,
-        metrics=metrics,
-    )
-    return Api(
+    admission = Admission(limit=config.max_in_flight)
+    metrics.admits_by(admission)
+    api = Api(
         session=session,
         to_engine=to_engine,
         fleet=fleet,
@@ -159,10 +147,14 @@ def _make_api(
         diagnosis=diagnosis,
         chooser=chooser,
         planner=planner,
-        routed=routed,
+        routed=Routed(
+            admission=admission, bodies=bodies, planner=planner, relay=relay, receipts=receipts, metrics=metrics
+        ),
         operations=Operations(fleet=fleet, index=index, diagnosis=diagnosis, keys=keys, bodies=bodies),
         keys=keys,
         bodies=bodies,
         receipts=receipts,
         registry=registry,
     )
+    watch = HeadWatch(timeout=config.head_timeout, closed=metrics.late_head)
+    return HttpServer(api, watch=watch, host=config.host, port=config.port, drain_timeout=config.drain_timeout)

@@ -11,12 +11,11 @@ __all__ = ["Admission"]
 
 
 class Admission:
-    """A context for each request; ``limit`` of them may be inside. ``refused`` counts those that were not let in."""
+    """A context for each request; ``limit`` of them may be inside."""
 
     def __init__(self, *, limit: int) -> None:
         self._limit = limit
         self.inside = 0
-        self.refused = 0
 
     def __enter__(self) -> None:
         """Come in.
@@ -25,7 +24,6 @@ class Admission:
             ApiError: 429, with Retry-After.
         """
         if self.inside >= self._limit:
-            self.refused += 1
             message = f"the router already has {self._limit} requests in flight"
             raise ApiError(
                 message, status=HTTPStatus.TOO_MANY_REQUESTS, code="too_many_requests", headers={"Retry-After": "1"}

@@ -55,12 +55,12 @@ class _Watched(asyncio.Protocol):
 
 
 class HeadWatch:
-    """Makes watched protocols, and closes those that are late. ``timeout`` in seconds. ``closed`` counts them."""
+    """Makes watched protocols, and closes those that are late, telling ``closed``. ``timeout`` in seconds."""
 
-    def __init__(self, *, timeout: float) -> None:
+    def __init__(self, *, timeout: float, closed: Callable[[], None]) -> None:
         self.connections: dict[Any, _Watched] = {}
-        self.closed = 0
         self._timeout = timeout
+        self._closed = closed
 
     def factory(self, make: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
         """The factory to listen with, around aiohttp's own."""
@@ -89,7 +89,7 @@ class HeadWatch:
                     self._close(connection)
 
     def _close(self, connection: _Watched) -> None:
-        self.closed += 1
+        self._closed()
         connection.since = None
         if connection.transport is not None:
             connection.transport.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -15,6 +15,7 @@ from router.fleet.fleet import Fleet
 from router.fleet.health import State
 from router.fleet.lane import Lane
 from router.fleet.replica import Replica
+from router.front.admission import Admission
 from router.intake.index import BlockIndex
 from router.proof.diagnosis import Diagnosis
 
@@ -28,6 +29,10 @@ class RequestMetrics:
     """Counted as requests pass."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._inside = Gauge("kvsteer_requests_inside", "Requests admitted and not ended.", registry=registry)
+        self._late_heads = Counter(
+            "kvsteer_late_heads", "Client connections closed before a request head was complete.", registry=registry
+        )
         self._requests = Counter(
             "kvsteer_requests", "Requests answered, by status.", ("route", "status"), registry=registry
         )
@@ -42,6 +47,14 @@ class RequestMetrics:
             buckets=_TTFT_BUCKETS,
             registry=registry,
         )
+
+    def admits_by(self, admission: Admission) -> None:
+        """Show how many requests are inside."""
+        self._inside.set_function(lambda: admission.inside)
+
+    def late_head(self) -> None:
+        """A client did not get to the end of a request head."""
+        self._late_heads.inc()
 
     def answered(self, *, route: str, status: int) -> None:
         """A request has been answered."""

@@ -29,17 +29,17 @@ class BindError(OSError):
 
 
 class HttpServer:
-    """Serves an api on one address. ``drain_timeout`` and ``head_timeout`` in seconds."""
+    """Serves an api on one address. ``drain_timeout`` in seconds."""
 
-    def __init__(self, api: Api, *, host: str, port: int, drain_timeout: float, head_timeout: float) -> None:
+    def __init__(self, api: Api, *, watch: HeadWatch, host: str, port: int, drain_timeout: float) -> None:
         self._api = api
         self._host = host
         self._port = port
-        self._watch = HeadWatch(timeout=head_timeout)
+        self._watch = watch
         self._watching: asyncio.Task[None] | None = None
         self._listener: asyncio.Server | None = None
         self._runner = web.AppRunner(
-            api.application(self._watch.middleware),
+            api.application(watch.middleware),
             access_log=None,
             handler_cancellation=True,  # a client that leaves must cancel its handler: that is what frees the engine
             shutdown_timeout=drain_timeout,
