@@ -19,7 +19,6 @@ import msgspec
 
 from contract.events import Event
 from contract.kv_events_config import KVEventsConfig
-from engine.cache.specs import CacheGroups, FullAttentionSpec
 from engine.config import ConfigError, EngineConfig
 from engine.flags import BAD_FLAGS_STATUS, PROGRAM, parse_flags
 from engine.loop import EngineLoop
@@ -227,12 +226,8 @@ def _lane(
                 ranks = runner.ready
             if publisher is not None:
                 publisher.answer_old_replays_from(loop)
-            ready = engine_message(_groups(config).advertised_width(), ranks)
+            ready = engine_message(config.cache_groups(model).advertised_width(), ranks)
             yield Lane(loop, dp_rank=dp_rank, events=publisher, ready=encode_ready(ready))
-
-
-def _groups(config: EngineConfig) -> CacheGroups:
-    return CacheGroups([FullAttentionSpec(config.geometry)])
 
 
 def _nowhere(events: Sequence[Event]) -> None:
@@ -251,6 +246,7 @@ def _scheduler(config: EngineConfig, model: ServedModel) -> Scheduler:
         total_blocks=config.total_blocks,
         limits=limits,
         eos_token_ids=model.eos_token_ids,
+        states=config.state_room(model),
     )
 
 

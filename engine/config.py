@@ -13,8 +13,11 @@ from typing import Any
 from contract.endpoint import MAX_PORT, EndpointError
 from contract.geometry import Geometry, GeometryError
 from contract.kv_events_config import KVEventsConfig
+from engine.cache.specs import CacheGroups
+from engine.cache.states import StateRoom
 from engine.model.catalogue import BUILT_IN, SIM, ServedModel
 from engine.model.config import TINY
+from engine.model.groups import cache_groups
 from engine.parallel.layout import Layout, LayoutError
 from engine.parallel.role import NodePlan
 from engine.parallel.seat import SeatError
@@ -29,6 +32,7 @@ _AT_LEAST_ONE = (
     "replicas",
     "max_total_tokens",
     "max_running_requests",
+    "max_state_snapshots",
     "chunked_prefill_size",
     "max_body_bytes",
 )
@@ -83,6 +87,12 @@ class EngineConfig:
         None, f"longest sequence in tokens, prompt and answer together; the model's own ({SIM}: {_SIM_CONTEXT})"
     )
     max_total_tokens: int = _option(65536, "tokens of sequences that one cache holds, over all ranks")
+    max_state_snapshots: int = _option(
+        128, "states of a hybrid model kept behind cached prefixes, for each data-parallel rank"
+    )
+    state_interval: int | None = _option(
+        None, "they are kept at multiples of so many tokens where a block ends too; wherever a block ends"
+    )
     max_running_requests: int = _option(64, "requests computed at once, for each data-parallel rank")
     max_queued_requests: int = _option(1024, "requests that may wait, for each data-parallel rank; more get a 503")
     chunked_prefill_size: int = _option(2048, "prompt tokens computed in one step at most")
@@ -121,8 +131,9 @@ class EngineConfig:
         for name in _NOT_NEGATIVE:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
-        if self.context_length is not None and self.context_length < 1:
-            raise ConfigError(f"context_length must be at least 1, got {self.context_length}")
+        for name, value in {"context_length": self.context_length, "state_interval": self.state_interval}.items():
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
         if not 0 <= self.port <= MAX_PORT:
             raise ConfigError(f"port must be in [0, {MAX_PORT}], got {self.port}")
 
@@ -167,6 +178,20 @@ class EngineConfig:
         if asked > shape.max_context:
             raise ConfigError(f"context_length {asked} is more than {shape.name}'s {shape.max_context}")
         return replace(self, context_length=asked)
+
+    def cache_groups(self, model: ServedModel) -> CacheGroups:
+        """What the layers of ``model`` keep of a sequence, and the home of the width that may be advertised."""
+        shape = None if model.source is None else model.source.config
+        return cache_groups(shape, self.geometry, state_interval=self.state_interval)
+
+    def state_room(self, model: ServedModel) -> StateRoom | None:
+        """Room for the states of ``model``; None where it has none."""
+        groups = self.cache_groups(model)
+        if not groups.has_states:
+            return None
+        return StateRoom(
+            running=self.max_running_requests, snapshots=self.max_state_snapshots, interval=groups.hit_width
+        )
 
     @property
     def longest_sequence(self) -> int:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.model.byte_tokenizer import ANY_U32, ByteTokenizer
-from engine.model.config import TINY, ModelError
+from engine.model.config import TINY, ModelConfig, ModelError
 from engine.model.gguf_config import read_gguf_config
 from engine.model.gguf_file import GgufFile
 from engine.model.gguf_tokenizer import read_gguf_tokenizer
 from engine.model.hf_config import read_hf_config
 from engine.model.hf_tokenizer import read_hf_tokenizer
+from engine.model.hybrid_config import TINY_HYBRID
 from engine.model.source import ModelSource
 from engine.model.tokenizer import Tokenizer
 
@@ -61,16 +62,20 @@ def _sim() -> ServedModel:
     return ServedModel(path=SIM, tokenizer=tokenizer, eos_token_ids=tokenizer.eos_token_ids, source=None)
 
 
-def _tiny() -> ServedModel:
-    return ServedModel(
-        path=TINY.name,
+def _drawn(config: ModelConfig) -> Callable[[], ServedModel]:
+    return lambda: ServedModel(
+        path=config.name,
         tokenizer=ByteTokenizer(),
-        eos_token_ids=TINY.eos_token_ids,
-        source=ModelSource(config=TINY),
+        eos_token_ids=config.eos_token_ids,
+        source=ModelSource(config=config),
     )
 
 
-BUILT_IN: Mapping[str, Callable[[], ServedModel]] = {TINY.name: _tiny, SIM: _sim}
+BUILT_IN: Mapping[str, Callable[[], ServedModel]] = {
+    TINY.name: _drawn(TINY),
+    TINY_HYBRID.name: _drawn(TINY_HYBRID),
+    SIM: _sim,
+}
 
 
 def _folder(path: str, folder: Path) -> ServedModel:

@@ -13,11 +13,11 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from engine.model.config import LinearRope, Llama3Rope, ModelConfig, ModelError, RopeScaling
+from engine.model.hf_hybrid import HybridFields
 
 __all__ = ["CONFIG_FILE", "read_hf_config"]
 
 CONFIG_FILE, GENERATION_FILE = "config.json", "generation_config.json"
-_ROPE_THETA = 10_000.0
 _Shape = TypeVar("_Shape", bound=msgspec.Struct)
 _Size = Annotated[int, msgspec.Meta(ge=1)]
 _Eos = int | list[int] | None
@@ -48,7 +48,7 @@ class _Config(msgspec.Struct, kw_only=True):
     num_key_value_heads: _Size | None = None
     head_dim: _Size | None = None
     max_position_embeddings: _Size
-    rms_norm_eps: float = 1e-6
+    rms_norm_eps: float | None = None
     hidden_act: str = "silu"
     rope_theta: float | None = None
     rope_scaling: _Rope | None = None
@@ -78,6 +78,9 @@ class _Family(msgspec.Struct, frozen=True, kw_only=True):
     out_bias: bool | None = None
     qk_norm: bool = False
     head_dim: int | None = None  # None: hidden_size / heads
+    rms_eps: float = 1e-6
+    rope_theta: float = 10_000.0
+    hybrid: bool = False  # some layers have states
     windowed: bool = False  # use_sliding_window turns the window on, not its mere presence
 
 
@@ -86,6 +89,7 @@ _FAMILIES: Mapping[str, _Family] = {
     "mistral": _Family(qkv_bias=False, out_bias=False),
     "qwen2": _Family(qkv_bias=True, out_bias=False, windowed=True),
     "qwen3": _Family(qk_norm=True, head_dim=128, windowed=True),
+    "minimax": _Family(qkv_bias=False, out_bias=False, rms_eps=1e-5, rope_theta=1_000_000.0, hybrid=True),
 }
 
 
@@ -103,7 +107,8 @@ def read_hf_config(folder: Path) -> ModelConfig:
     for complaint in _complaints(config, family):
         raise ModelError(f"{path}: {complaint}")
     try:
-        return _model(folder, config, family)
+        model = _model(folder, config, family)
+        return _read(path, HybridFields).completed(model) if family.hybrid else model
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
 
@@ -120,9 +125,9 @@ def _model(folder: Path, config: _Config, family: _Family) -> ModelConfig:
         head_dim=_head_dim(config, family),
         max_context=config.max_position_embeddings,
         eos_token_ids=_eos(folder, config),
-        rope_theta=_rope_theta(config),
+        rope_theta=_rope_theta(config, family),
         rope_scaling=_rope_scaling(_rope(config)),
-        rms_eps=config.rms_norm_eps,
+        rms_eps=family.rms_eps if config.rms_norm_eps is None else config.rms_norm_eps,
         tied_embeddings=config.tie_word_embeddings,
         qkv_bias=config.attention_bias if family.qkv_bias is None else family.qkv_bias,
         out_bias=config.attention_bias if family.out_bias is None else family.out_bias,
@@ -166,7 +171,7 @@ def _head_dim(config: _Config, family: _Family) -> int:
 
 
 def _has_window(config: _Config, family: _Family) -> bool:
-    if config.layer_types is not None:
+    if config.layer_types is not None and not family.hybrid:
         return any(kind != "full_attention" for kind in config.layer_types)
     return config.sliding_window is not None and (not family.windowed or bool(config.use_sliding_window))
 
@@ -179,9 +184,9 @@ def _rope(config: _Config) -> _Rope:
     return config.rope_parameters or config.rope_scaling or _Rope()
 
 
-def _rope_theta(config: _Config) -> float:
+def _rope_theta(config: _Config, family: _Family) -> float:
     given = _rope(config).rope_theta or config.rope_theta
-    return _ROPE_THETA if given is None else given
+    return family.rope_theta if given is None else given
 
 
 def _rope_scaling(rope: _Rope) -> RopeScaling | None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from contract.geometry import Geometry
+from engine.model.state_plan import PlacedMoves, StatePlan, plan_states
 from engine.runner.base import Chunk
 
 __all__ = ["DecodePart", "ExtendPart", "Step", "plan_step"]
@@ -53,6 +54,7 @@ class Step:
     blocks: Tensor  # [T], ids of the logical blocks that the tokens go to
     parts: tuple[DecodePart | ExtendPart, ...]  # in order of their rows, covering all
     sampled: Tensor  # [S], the rows that a next token is wanted of, in the order of the chunks
+    states: StatePlan | None = None  # where the model keeps states
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,14 @@ def plan_step(chunks: Sequence[Chunk], geometry: Geometry, *, device: torch.devi
         blocks=_blocks(placed, columns=positions // geometry.block_width),
         parts=tuple(_parts(placed, device)),
         sampled=torch.tensor(sampled, dtype=torch.int64, device=device),
+        states=_states(placed, device),
     )
+
+
+def _states(placed: Sequence[_Placed], device: torch.device) -> StatePlan | None:
+    moves = [PlacedMoves(one.start, one.stop, one.chunk.states) for one in placed if one.chunk.states is not None]
+    assert len(moves) in (0, len(placed)), "some chunks move states and some do not"
+    return plan_states(moves, device=device) if moves else None
 
 
 def _part_class(chunk: Chunk) -> tuple[bool, int]:

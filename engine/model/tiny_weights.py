@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.model.checkpoint import TensorTable
 from engine.model.config import ModelConfig
 
-__all__ = ["draw_checkpoint"]
+__all__ = ["Draw", "draw_checkpoint", "draw_embedding"]
 
 _SEED = 0
 _GRAIN = 2**15
@@ -26,15 +26,22 @@ _EMBEDDING_NORM = 4.0
 
 def draw_checkpoint(model: ModelConfig) -> TensorTable:
     """All weights of ``model``, float32."""
-    draw = _Draw(_SEED)
-    embedding = draw.matrix(model.vocab_size, model.hidden_size, gain=_EMBEDDING_NORM) * _embedding_lengths(model)
-    tensors = {"model.embed_tokens.weight": embedding, "model.norm.weight": torch.ones(model.hidden_size)}
+    draw = Draw()
+    tensors = {
+        "model.embed_tokens.weight": draw_embedding(draw, model),
+        "model.norm.weight": torch.ones(model.hidden_size),
+    }
     for layer in range(model.num_layers):
         tensors |= {f"model.layers.{layer}.{name}.weight": drawn for name, drawn in _draw_layer(draw, model).items()}
     return TensorTable(tensors, origin=model.name)
 
 
-def _draw_layer(draw: _Draw, model: ModelConfig) -> dict[str, Tensor]:
+def draw_embedding(draw: Draw, model: ModelConfig) -> Tensor:
+    """``[vocab, hidden]``, which is the output projection too."""
+    return draw.matrix(model.vocab_size, model.hidden_size, gain=_EMBEDDING_NORM) * _embedding_lengths(model)
+
+
+def _draw_layer(draw: Draw, model: ModelConfig) -> dict[str, Tensor]:
     """In this order; another one would be another model."""
     hidden, inner, dim = model.hidden_size, model.intermediate_size, model.head_dim
     drawn = {
@@ -61,11 +68,11 @@ def _embedding_lengths(model: ModelConfig) -> Tensor:
     return lengths
 
 
-class _Draw:
-    """Uniform random matrices, one after the other."""
+class Draw:
+    """Uniform random matrices, one after the other, always the same."""
 
-    def __init__(self, seed: int) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
+    def __init__(self) -> None:
+        self._generator = torch.Generator().manual_seed(_SEED)
 
     def matrix(self, rows: int, columns: int, *, gain: float) -> Tensor:
         """``[rows, columns]``; multiplied with a vector of root mean square 1 it gives one of about ``gain``."""

@@ -6,7 +6,7 @@ the model would be another one than its file says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -106,11 +106,15 @@ class WeightReader:
         tensor = self._checkpoint.read(name, shape=shape, rows=rows, columns=columns)
         return tensor.to(self._device, self._dtype)
 
+    def pass_over(self, names: Iterable[str]) -> None:
+        """The model has a place for these tensors, but need not read them."""
+        self._read.update(names)
+
     def head(self, embedding: Tensor) -> Tensor:
         """The output projection. Files of models that tie it to the embedding may still hold a copy."""
         name = "lm_head.weight"
         if self._model.tied_embeddings:
-            self._read.add(name)
+            self.pass_over([name])
             return embedding
         return self.read(name, [self._model.vocab_size, self._model.hidden_size])
 

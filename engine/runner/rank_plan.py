@@ -20,6 +20,7 @@ __all__ = ["RankPlan"]
 class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A model, laid out over ranks that have ``num_blocks`` logical blocks of cache each.
 
+    They also have ``state_slots`` slots of states each, where the model has states.
     ``device`` and ``dtype`` go by torch's names; without a number, ``cuda`` is the GPU that the rank was given, and
     ``auto`` is the dtype that suits device and model.
     """
@@ -30,6 +31,7 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int
     device: str
     dtype: str = "auto"
+    state_slots: int = 0
 
     def __post_init__(self) -> None:
         assert self.layout.dcp_size == self.geometry.dcp_size, (

@@ -26,6 +26,7 @@ class StartError(RuntimeError):
 def rank_plan(config: EngineConfig, model: ServedModel) -> RankPlan:
     """What each rank builds of a model that has weights."""
     assert model.source is not None, f"{model.path} has no weights"
+    room = config.state_room(model)
     return RankPlan(
         source=model.source,
         layout=config.layout,
@@ -33,6 +34,7 @@ def rank_plan(config: EngineConfig, model: ServedModel) -> RankPlan:
         num_blocks=config.total_blocks,
         device=config.device,
         dtype=config.dtype,
+        state_slots=0 if room is None else room.slots,
     )
 
 
@@ -78,4 +80,5 @@ def _thread_runner(config: EngineConfig, model: ServedModel) -> Runner:
         num_blocks=plan.num_blocks,
         device=device,
         dtype=plan.dtype,
+        state_slots=plan.state_slots,
     )

@@ -50,6 +50,7 @@ class TorchRank:
             device=self.device,
             dtype=resolve_dtype(plan.dtype, device=self.device, kept=plan.source.config.dtype),
             group=group,
+            state_slots=plan.state_slots,
         )
 
     def __call__(self, task: StepTask) -> list[int]:

@@ -24,6 +24,8 @@ __all__ = ["TorchRunner"]
 class TorchRunner:
     """A `Runner` that computes a model on ``layout``'s ranks, with a cache of ``num_blocks`` logical blocks.
 
+    ``state_slots`` are slots of states, where the model has states.
+
     Raises:
         LayoutError: the model's heads do not divide over the ranks; nothing has been started then.
         RankFailedError: a rank did not start.
@@ -38,6 +40,7 @@ class TorchRunner:
         num_blocks: int,
         device: torch.device,
         dtype: str = "auto",
+        state_slots: int = 0,
     ) -> None:
         self._plan = RankPlan(
             source=source,
@@ -46,6 +49,7 @@ class TorchRunner:
             num_blocks=num_blocks,
             device=str(device),
             dtype=dtype,
+            state_slots=state_slots,
         )
         self._plan.check()
         self._device = device

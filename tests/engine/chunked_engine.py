@@ -16,7 +16,7 @@ from engine.parallel.group import Group
 from engine.parallel.layout import Layout
 from engine.parallel.threads import ThreadWorld
 from engine.request import SamplingParams
-from engine.runner.base import Chunk
+from engine.runner.base import Chunk, StateMoves
 
 CPU = torch.device("cpu")
 
@@ -31,8 +31,8 @@ class ChunkedEngine:
         layout: Layout,
         geometry: Geometry,
         num_blocks: int,
-        reference: Callable[[Sequence[int]], Tensor],
-        tolerance: float,
+        reference: Callable[[Sequence[int]], Tensor] | None = None,
+        tolerance: float = 0.0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.geometry = geometry
@@ -50,6 +50,7 @@ class ChunkedEngine:
                 device=CPU,
                 dtype=dtype,
                 group=group,
+                state_slots=num_blocks,
             )
             return lambda step: model.logits(model.forward(step))
 
@@ -62,18 +63,21 @@ class ChunkedEngine:
         return logits
 
     def chunk(self, tokens: Sequence[int], *, start: int, stop: int, table: Sequence[int]) -> Chunk:
+        """A sequence's states are in the slot with the number of its first block; models without states need none."""
         return Chunk(
             request_id=0,
             tokens=tokens[start:stop],
             context_length=start,
             block_table=table[: self.geometry.blocks_for(stop)],
             sampling=SamplingParams(),
+            states=StateMoves(source=table[0] if start else None, saves=((stop - start, table[0]),)),
         )
 
     def check(self, prompts: Sequence[Sequence[int]], random: Random) -> None:
         """Compute all prompts together, in random chunks and blocks; compare wherever a chunk ends."""
         free = random.sample(range(self._num_blocks), self._num_blocks)
         tables = [[free.pop() for _ in range(self.geometry.blocks_for(len(prompt)))] for prompt in prompts]
+        assert self._reference is not None, "nothing to compare with"
         expected = [self._reference(prompt) for prompt in prompts]
         done = [0] * len(prompts)
         while unfinished := [n for n, prompt in enumerate(prompts) if done[n] < len(prompt)]:

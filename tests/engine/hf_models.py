@@ -10,7 +10,15 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from transformers import LlamaConfig, MistralConfig, PretrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+from transformers import (
+    LlamaConfig,
+    MiniMaxConfig,
+    MistralConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 VOCAB = 61
 # 12 heads over 6 KV heads divide over 1, 2 and 3 groups; head_dim is not hidden_size / heads; 50 divides by no group.
@@ -37,12 +45,29 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }
 LINEAR = {"rope_type": "linear", "rope_theta": 1000.0, "factor": 2.0}
+LINEAR_LAYER, FULL_LAYER = "linear_attention", "full_attention"
+HYBRID = {
+    "initializer_range": 0.15,  # states add up: larger weights make rounding errors large too
+    "intermediate_size": 52,  # whole vectors of 16 bytes, which the experts of transformers need
+    "num_hidden_layers": 4,
+    "layer_types": [LINEAR_LAYER, FULL_LAYER, LINEAR_LAYER, LINEAR_LAYER],
+    "num_local_experts": 3,
+    "num_experts_per_tok": 2,
+    "block_size": 16,
+    "full_attn_alpha_factor": 1.2,
+    "full_attn_beta_factor": 0.9,
+    "linear_attn_alpha_factor": 0.8,
+    "linear_attn_beta_factor": 1.3,
+    "mlp_alpha_factor": 1.1,
+    "mlp_beta_factor": 0.7,
+}
 CONFIGS: dict[str, Callable[..., PretrainedConfig]] = {
     "llama": lambda **more: LlamaConfig(**SIZES | more),
     "llama-tied-bias-linear": lambda **more: LlamaConfig(
         **SIZES | {"tie_word_embeddings": True, "attention_bias": True, "rope_parameters": LINEAR} | more
     ),
     "llama-llama3": lambda **more: LlamaConfig(**SIZES | {"rope_parameters": LLAMA3} | more),
+    "minimax": lambda **more: MiniMaxConfig(**SIZES | HYBRID | more),
     "mistral": lambda **more: MistralConfig(**SIZES | {"sliding_window": None} | more),
     "qwen2": lambda **more: Qwen2Config(**SIZES | more),
     "qwen3": lambda **more: Qwen3Config(**SIZES | {"tie_word_embeddings": True} | more),
