@@ -9,7 +9,7 @@ SOURCES := contract publisher engine router bench tests
 # One thread a rank: with more, OpenMP threads of different ranks fight for the same cores.
 export OMP_NUM_THREADS := 1
 
-.PHONY: venv demo test check fmt clean
+.PHONY: venv model demo test check fmt clean
 
 venv: $(STAMP)
 
@@ -19,12 +19,27 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,dev]'
 	touch $(STAMP)
 
+# A real language model for two cores, into models/; done once.
+model: venv
+	$(BIN)/python -m bench model
+
 demo: venv
 	$(BIN)/python -m bench demo $(if $(TRACE),--trace '$(TRACE)')
 
 test: venv
 	$(BIN)/python -m pytest -m 'not soak'
 	$(BIN)/python -m pytest -m soak
+
+# Drives released SGLang and vLLM (their caches and publishers; no GPU) against the router, each in an environment of
+# its own: several GB and some minutes the first time.
+interop: venv .venv-interop-sglang/.installed .venv-interop-vllm/.installed
+	$(BIN)/python -m pytest tests/interop
+
+.venv-interop-%/.installed: tests/interop/%-requirements.txt tests/interop/%-engine.txt
+	$(PYTHON) -m venv .venv-interop-$*
+	.venv-interop-$*/bin/pip install --quiet --disable-pip-version-check -r tests/interop/$*-requirements.txt
+	.venv-interop-$*/bin/pip install --quiet --disable-pip-version-check --no-deps -r tests/interop/$*-engine.txt
+	touch $@
 
 check: venv
 	$(BIN)/ruff format --check $(SOURCES)
@@ -37,4 +52,4 @@ fmt: venv
 	$(BIN)/ruff check --fix $(SOURCES)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-interop-* .mypy_cache .ruff_cache .pytest_cache .hypothesis

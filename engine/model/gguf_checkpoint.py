@@ -40,6 +40,10 @@ class GgufCheckpoint:
         """All tensors in the file, by Hugging Face's names."""
         return self._names.keys()
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The whole shape of a tensor in the file."""
+        return self._file.tensors[self._names[name]].shape
+
     def read(
         self, name: str, *, shape: Sequence[int], rows: range | None = None, columns: range | None = None
     ) -> Tensor:

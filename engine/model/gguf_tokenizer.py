@@ -17,10 +17,11 @@ from engine.model.config import ModelError
 from engine.model.gguf_file import GgufFile
 from engine.model.text_tokenizer import TextTokenizer
 
-__all__ = ["read_gguf_tokenizer"]
+__all__ = ["build_tokenizer", "chat_template", "read_gguf_tokenizer", "special_tokens"]
 
 _KEYS = "tokenizer.ggml."
 _CONTROL, _USER_DEFINED = 3, 4
+_NAMED_TOKENS = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -48,10 +49,24 @@ _PRE_TOKENIZERS: Mapping[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
 
 
 def read_gguf_tokenizer(file: GgufFile, *, vocab_size: int) -> TextTokenizer:
-    """The tokenizer in ``file``, for a model of so many ids.
+    """The tokenizer in ``file``, for a model of so many ids. A file without a chat template serves no chats.
 
     Raises:
         ModelError: it is missing, or of a kind that is not served.
+    """
+    tokenizer, source = build_tokenizer(file), chat_template(file)
+    try:
+        template = None if source is None else ChatTemplate(source, special_tokens=special_tokens(file))
+    except ModelError as error:
+        raise ModelError(f"{file.path}: {error}") from None
+    return TextTokenizer(tokenizer, template, name=str(file.path), vocab_size=vocab_size)
+
+
+def build_tokenizer(file: GgufFile) -> tokenizers.Tokenizer:
+    """What ``tokenizers`` needs of the file, put together.
+
+    Raises:
+        ModelError: as ``read_gguf_tokenizer``.
     """
     kind, pre = _get(file, "model", "nothing"), _get(file, "pre", "default")
     if kind != "gpt2":
@@ -59,11 +74,26 @@ def read_gguf_tokenizer(file: GgufFile, *, vocab_size: int) -> TextTokenizer:
     if pre not in _PRE_TOKENIZERS:
         raise ModelError(f"{file.path}: pre-tokenizer {pre!r} is not served, {', '.join(_PRE_TOKENIZERS)} are")
     try:
-        tokenizer = _byte_level_bpe(file, pre)
+        return _byte_level_bpe(file, pre)
     except Exception as error:  # the library raises bare Exception for merges that do not fit
         complaint = " ".join(str(error).split())
         raise ModelError(f"{file.path}: its vocabulary makes no tokenizer: {complaint}") from None
-    return TextTokenizer(tokenizer, _template(file), name=str(file.path), vocab_size=vocab_size)
+
+
+def chat_template(file: GgufFile) -> str | None:
+    """The source of the file's chat template."""
+    source = file.metadata.get("tokenizer.chat_template")
+    return source if isinstance(source, str) else None
+
+
+def special_tokens(file: GgufFile) -> dict[str, str]:
+    """Hugging Face's names of the tokens that a template may use, to their texts."""
+    tokens, found = _tokens(file), {}
+    for name, key in _NAMED_TOKENS.items():
+        index = _get(file, f"{key}_token_id", None)
+        if isinstance(index, int) and index < len(tokens):
+            found[name] = tokens[index]
+    return found
 
 
 def _byte_level_bpe(file: GgufFile, pre: str) -> tokenizers.Tokenizer:
@@ -103,27 +133,6 @@ def _add_bos(file: GgufFile, tokenizer: tokenizers.Tokenizer) -> None:
     if bos is not None and _get(file, "add_bos_token", False):
         text = _tokens(file)[bos]
         tokenizer.post_processor = processors.TemplateProcessing(single=f"{text} $A", special_tokens=[(text, bos)])
-
-
-def _template(file: GgufFile) -> ChatTemplate | None:
-    source = file.metadata.get("tokenizer.chat_template")
-    if not isinstance(source, str):
-        return None
-    tokens = _tokens(file)
-    named = {
-        name: _get(file, f"{key}_token_id", None)
-        for name, key in (
-            ("bos_token", "bos"),
-            ("eos_token", "eos"),
-            ("unk_token", "unknown"),
-            ("pad_token", "padding"),
-        )
-    }
-    special = {name: tokens[index] for name, index in named.items() if isinstance(index, int) and index < len(tokens)}
-    try:
-        return ChatTemplate(source, special_tokens=special)
-    except ModelError as error:
-        raise ModelError(f"{file.path}: {error}") from None
 
 
 def _get(file: GgufFile, key: str, default: Any) -> Any:
