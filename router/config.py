@@ -5,6 +5,7 @@ A config that exists is usable: addresses are URLs, numbers are in range. Nothin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 
 from contract.endpoint import MAX_PORT
 from router.choice.policy import POLICIES
+from router.fleet.override import Override
 
 __all__ = ["ConfigError", "RouterConfig", "normalize_url"]
 
@@ -40,7 +42,7 @@ def _option(default: Any, text: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class RouterConfig:
-    """One router process. Durations are in seconds.
+    """One router process. Durations are in seconds. ``overrides`` is what is known of replicas beside their URLs.
 
     Raises:
         ConfigError: no replica, one that is no URL or is named twice, or a number out of range.
@@ -73,6 +75,7 @@ class RouterConfig:
     replica_key: str = _option("", "key to send to replicas, in place of what a client sent")
     receipts: int = _option(1000, "requests that are remembered for /requests/ID")
     drain_timeout: float = _option(10.0, "seconds that running requests get to end after SIGTERM")
+    overrides: Mapping[str, Override] = field(default_factory=dict, metadata={"flag": None, "in_file": False})
     log_level: str = _option("info", "least severe log line", choices=("debug", "info", "warning", "error"))
 
     def __post_init__(self) -> None:

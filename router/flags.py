@@ -10,14 +10,19 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from router.config import ConfigError, RouterConfig
+from router.config_file import read_config_file
 from router.replay import add_replay_command
 
-__all__ = ["BAD_FLAGS_STATUS", "PROGRAM", "REPLAY", "SERVE", "LineParser", "parse_replay", "parse_serve"]
+__all__ = ["BAD_FLAGS_STATUS", "CONFIG_HELP", "PROGRAM", "REPLAY", "SERVE", "LineParser", "parse_replay", "parse_serve"]
 
 PROGRAM = "kvsteer-router"
 SERVE, REPLAY = "serve", "replay"
 BAD_FLAGS_STATUS = 2
-_OTHER_COMMANDS = f"Other commands: `{PROGRAM} {REPLAY} FILE` feeds recorded frames through the index (see its --help)."
+CONFIG_HELP = "YAML file of options and replicas; what the command line says wins"
+_OTHER_COMMANDS = (
+    f"Other commands (see their --help): `{PROGRAM} {REPLAY} FILE` feeds recorded frames through the index; "
+    f"`{PROGRAM} check URL...` says which replicas are silently at zero; `{PROGRAM} top URL` watches a router."
+)
 
 
 class LineParser(argparse.ArgumentParser):
@@ -34,8 +39,10 @@ def parse_serve(argv: Sequence[str]) -> RouterConfig:
     parser = _serve_parser()
     given: dict[str, Any] = vars(parser.parse_args(argv))
     given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    path = given.pop("config")
     try:
-        return RouterConfig(**given)
+        in_file = {} if path is None else read_config_file(path)
+        return RouterConfig(**{"replicas": (), **in_file, **given})
     except ConfigError as error:
         parser.error(str(error))
 
@@ -54,25 +61,28 @@ def _serve_parser() -> LineParser:
         epilog=_OTHER_COMMANDS,
         allow_abbrev=False,
     )
+    parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
     types = typing.get_type_hints(RouterConfig)
     for option in dataclasses.fields(RouterConfig):
-        _add_option(parser, option, types[option.name])
+        if option.metadata.get("flag", option.name) is not None:
+            _add_option(parser, option, types[option.name])
     return parser
 
 
 def _add_option(parser: LineParser, option: dataclasses.Field[object], kind: type) -> None:
+    """What is not given stays out of the result, so that a file's value can stand in for it."""
     text = option.metadata["help"]
     name = "--" + option.metadata.get("flag", option.name).replace("_", "-")
     if typing.get_origin(kind) is tuple:
-        parser.add_argument(name, dest=option.name, action="append", default=[], help=text)
+        parser.add_argument(name, dest=option.name, action="append", default=argparse.SUPPRESS, help=text)
         return
     if kind is bool:
-        parser.add_argument(name, action="store_true", default=option.default, help=text)
+        parser.add_argument(name, action="store_true", default=argparse.SUPPRESS, help=text)
         return
     parser.add_argument(
         name,
         type=kind,
-        default=option.default,
+        default=argparse.SUPPRESS,
         choices=option.metadata.get("choices"),
         help=f"{text} (default: {option.default or 'none'})" if kind is str else f"{text} (default: {option.default})",
     )

@@ -102,7 +102,7 @@ def _make_fleet(
     return Fleet(
         config.urls,
         make_replica=make_replica,
-        prober=Prober(session, timeout=config.probe_timeout),
+        prober=Prober(session, timeout=config.probe_timeout, overrides=config.overrides),
         interval=config.probe_interval,
         after_look=diagnosis.review,
     )

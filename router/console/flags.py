@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from router.config import ConfigError, RouterConfig, normalize_url
+from router.config_file import read_config_file
 from router.console.check import CheckOptions
 from router.console.top import TopOptions
-from router.flags import PROGRAM, LineParser
+from router.flags import CONFIG_HELP, PROGRAM, LineParser
 
 __all__ = ["CHECK", "TOP", "parse_check", "parse_top"]
 
@@ -24,6 +25,7 @@ def parse_check(argv: Sequence[str]) -> CheckOptions:
         allow_abbrev=False,
     )
     parser.add_argument("urls", nargs="*", metavar="URL", help="base URL of an engine server, or of a kvsteer router")
+    parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
     parser.add_argument("--seconds", type=float, default=5.0, help="how long to listen (default: 5)")
     parser.add_argument("--probe", action="store_true", help="send each lane two equal prompts and compare")
     parser.add_argument("--json", action="store_true", dest="as_json", help="print JSON in place of a table")
@@ -31,7 +33,8 @@ def parse_check(argv: Sequence[str]) -> CheckOptions:
     if not 0 < given.seconds <= LONGEST_SECONDS:
         parser.error(f"--seconds must be above 0 and at most {LONGEST_SECONDS:g}, got {given.seconds:g}")
     try:
-        config = RouterConfig(replicas=tuple(given.urls))
+        in_file = {} if given.config is None else read_config_file(given.config)
+        config = RouterConfig(**({"replicas": ()} | in_file | ({"replicas": tuple(given.urls)} if given.urls else {})))
     except ConfigError as error:
         parser.error(str(error).replace("--replica URL", "URL"))
     return CheckOptions(config=config, seconds=given.seconds, probe=given.probe, as_json=given.as_json)

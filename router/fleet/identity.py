@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from contract.agreement import Agreement, agree
 from contract.descriptor import Descriptor, DescriptorError, LaneAddress, parse_descriptor
 from contract.endpoint import Address, EndpointError, bracket, is_wildcard, parse_tcp
 
@@ -152,8 +153,18 @@ def _described_streams(descriptor: Descriptor, host: str) -> tuple[Stream, ...]:
     return tuple(Stream(address, descriptor.topic) for address in descriptor.lanes(host))
 
 
-def from_vllm(sources: object, *, models: tuple[Model, ...], version: str | None, host: str) -> Identity:
+def from_vllm(
+    sources: object,
+    *,
+    models: tuple[Model, ...],
+    version: str | None,
+    host: str,
+    widths: Mapping[int, int | None] | None = None,
+) -> Identity:
     """Identity of vLLM, from ``/kv_event_sources`` (None where it has no such route) and ``/v1/models``.
+
+    ``widths`` are the block widths that its engines name in ``/metrics``. Where they differ, or only some name one,
+    none holds for all of them.
 
     Raises:
         IdentityError: no model is served.
@@ -163,6 +174,8 @@ def from_vllm(sources: object, *, models: tuple[Model, ...], version: str | None
     entries = sources if isinstance(sources, dict) else {}
     streams = tuple(_sources(entries, host))
     ranks = [int(rank) for rank in entries if rank.isdecimal()]
+    named = widths if widths and any(widths.values()) else None
+    agreed = agree(named) if named else Agreement(None)
     return Identity(
         engine=Engine.VLLM,
         version=version,
@@ -170,10 +183,16 @@ def from_vllm(sources: object, *, models: tuple[Model, ...], version: str | None
         tokenizer=next((model.root for model in models if model.root and not model.parent), None),
         vocab_size=None,
         dp_size=min(max(ranks, default=0) + 1, MAX_RANKS),
-        block_size=None,
+        block_size=agreed.value,
         streams=streams,
-        no_events=None if streams else "/kv_event_sources names no stream: KV events are off, or vLLM is before 0.31",
+        no_events=None if streams else _NO_SOURCES,
+        disagreement=agreed.reason,
     )
+
+
+_NO_SOURCES = (
+    "/kv_event_sources names no stream: KV events are off, or vLLM is before 0.31 and its endpoint must be configured"
+)
 
 
 def _sources(entries: Mapping[str, Any], host: str) -> Iterator[Stream]:

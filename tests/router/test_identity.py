@@ -10,6 +10,7 @@ import pytest
 
 from contract.descriptor import LaneAddress
 from router.fleet.identity import Engine, IdentityError, Model, Stream, from_server_info, from_vllm, parse_models
+from router.fleet.vllm_metrics import advertised_widths
 
 HOST = "10.9.8.7"
 MODELS = (Model(id="m"),)
@@ -101,6 +102,41 @@ def test_vllm_without_streams_has_one_lane_and_a_reason(sources: object) -> None
     identity = from_vllm(sources, models=MODELS, version=None, host=HOST)
     assert (identity.dp_size, identity.streams) == (1, ())
     assert identity.no_events
+
+
+def series(*engines: dict[str, str]) -> str:
+    lines = [",".join(f'{name}="{value}"' for name, value in labels.items()) for labels in engines]
+    return "\n".join(["# TYPE x gauge", *(f"vllm:cache_config_info{{{line}}} 1.0" for line in lines), "other 3", ""])
+
+
+def test_vllm_names_its_width_in_its_metrics(golden_dir: Path) -> None:
+    recorded = json.loads((golden_dir / "vllm-http-shapes.json").read_text())["cache_config_info_labels"]
+    assert advertised_widths(series(recorded)) == {0: 16}
+    assert advertised_widths(series(recorded | {"effective_attention_block_size": "64"})) == {0: 64}
+    assert advertised_widths(series({"engine": "1", "block_size": 'a"b'.replace('"', '\\"')})) == {1: None}
+    assert advertised_widths("") == {}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "agreed", "reason"),
+    [
+        (["4224", "4224"], 4224, None),
+        (["4224", "1056"], None, "engines disagree (rank 0: 4224, rank 1: 1056)"),
+        (["4224", "None"], None, "no value from rank 1"),
+        (["None", "None"], 16, None),
+    ],
+)
+def test_vllm_engines_behind_one_address_must_agree_on_a_width(
+    sizes: list[str], agreed: int | None, reason: str | None
+) -> None:
+    text = series(
+        *(
+            {"engine": str(rank), "block_size": "16", "effective_attention_block_size": size}
+            for rank, size in enumerate(sizes)
+        )
+    )
+    identity = from_vllm({}, models=MODELS, version=None, host=HOST, widths=advertised_widths(text))
+    assert (identity.block_size, identity.disagreement) == (agreed, reason)
 
 
 def test_models_and_adapters_are_told_apart() -> None:

@@ -228,13 +228,23 @@ class FakeEngine:
 
 
 class FakeVllm(FakeEngine):
-    """vLLM's surface: no ``/server_info``, streams in ``/kv_event_sources``."""
+    """vLLM's surface: no ``/server_info``, streams in ``/kv_event_sources`` (0.31 and later), widths in ``/metrics``.
+
+    ``cache_config`` has the labels of ``vllm:cache_config_info`` for each engine.
+    """
+
+    says_sources = True
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.cache_config: list[dict[str, str]] = []
 
     def add_routes(self, app: web.Application) -> None:
         super().add_routes(app)
         app.router.add_get("/health", self._health)
         app.router.add_get("/version", self._version)
         app.router.add_get("/kv_event_sources", self._sources)
+        app.router.add_get("/metrics", self._metrics)
 
     async def _server_info(self, request: web.Request) -> web.Response:
         return web.json_response({"detail": "Not Found"}, status=404)
@@ -246,7 +256,16 @@ class FakeVllm(FakeEngine):
     async def _version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": "0.33.0"})
 
+    async def _metrics(self, request: web.Request) -> web.Response:
+        lines = ["# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig"]
+        for labels in self.cache_config:
+            listed = ",".join(f'{name}="{value}"' for name, value in labels.items())
+            lines.append(f"vllm:cache_config_info{{{listed}}} 1.0")
+        return web.Response(text="\n".join([*lines, ""]))
+
     async def _sources(self, request: web.Request) -> web.Response:
+        if not self.says_sources:
+            return web.json_response({"detail": "Not Found"}, status=404)
         sources = {
             str(rank): {
                 "publisher": "zmq",
