@@ -9,7 +9,7 @@ SOURCES := contract publisher engine router bench tests
 # One thread a rank: with more, OpenMP threads of different ranks fight for the same cores.
 export OMP_NUM_THREADS := 1
 
-.PHONY: venv model demo test check fmt clean
+.PHONY: venv model demo test interop check fmt clean
 
 venv: $(STAMP)
 

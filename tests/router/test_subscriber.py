@@ -4,88 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import zmq
 from event_source import WIDTH, EventSource, Replies, holds_the_truth, stored, until
+from follower import QUICK, following, in_effect, pair
 
 from contract.descriptor import LaneAddress
 from contract.events import AllBlocksCleared, BlockRemoved, Dialect
 from contract.kv_events_config import KVEventsConfig
 from publisher import EventPublisher, Snapshot
-from router.intake.index import BlockIndex, LaneHandle
+from router.intake.index import BlockIndex
 from router.intake.stream_report import StreamState
-from router.intake.subscriber import SubscribeError, Subscriber, SubscriberLimits
+from router.intake.subscriber import SubscribeError, Subscriber
 from router.prompt import Prompt
-
-QUICK = SubscriberLimits(reply_deadline=0.3, attempts=2, backoff=0.01, settle=0.05, recover=0.2)
-
-
-class Follower:
-    """A subscriber and the lane that it fills."""
-
-    def __init__(self, subscriber: Subscriber, index: BlockIndex, handle: LaneHandle) -> None:
-        self.subscriber, self.index, self.handle = subscriber, index, handle
-
-    @property
-    def state(self) -> StreamState:
-        return self.subscriber.status.state
-
-    @property
-    def names(self) -> set[object]:
-        return {row.hash for row in self.index.blocks(self.handle)}
-
-    async def agrees_with(self, source: EventSource) -> None:
-        await until(
-            lambda: (
-                holds_the_truth(self.index, self.handle, source)
-                and self.subscriber.status.last_seq == len(source.log) - 1
-            ),
-            f"the index holds {source.held}: has {self.names}, {self.subscriber.status}",
-        )
-
-
-@asynccontextmanager
-async def following(
-    endpoint: str, replay_endpoint: str | None, *, topic: str = "", limits: SubscriberLimits = QUICK
-) -> AsyncIterator[Follower]:
-    index = BlockIndex()
-    handle = index.add_lane()
-    subscriber = Subscriber(
-        address=LaneAddress(0, endpoint, replay_endpoint), topic=topic, index=index, handle=handle, limits=limits
-    )
-    await subscriber.start()
-    try:
-        yield Follower(subscriber, index, handle)
-    finally:
-        started = time.monotonic()
-        await subscriber.close()
-        assert time.monotonic() - started < 1.0, "a subscriber closes within a second"
-        index.check_invariants()
-
-
-@asynccontextmanager
-async def pair(
-    *, topic: str = "", replies: Replies = "four frames", replay: bool = True
-) -> AsyncIterator[tuple[EventSource, Follower]]:
-    """An engine, and a follower whose subscription is known to be in effect."""
-    async with (
-        EventSource(topic=topic, replies=replies, replay=replay) as source,
-        following(source.endpoint, source.replay_endpoint, topic=topic) as follower,
-    ):
-        await in_effect(source, follower)
-        yield source, follower
-
-
-async def in_effect(source: EventSource, follower: Follower) -> None:
-    """Publish what changes nothing until a live batch has come."""
-    while follower.subscriber.status.last_event_time is None:
-        await source.publish(BlockRemoved(block_hashes=[0], medium="GPU"))
-        await asyncio.sleep(0.01)
-    await until(lambda: follower.state in (StreamState.LIVE, StreamState.UNTRUSTED), "it has joined")
 
 
 async def test_live_batches_reach_the_index() -> None:
