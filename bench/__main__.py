@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from bench import smollm2
+from bench import ranks, smollm2
 from bench.demo import command as demo
 
 __all__ = ["main"]
@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     demo.add_command(commands)
     smollm2.add_command(commands)
+    ranks.add_command(commands)
     args = parser.parse_args(argv)
     status: int = args.run(args)
     return status

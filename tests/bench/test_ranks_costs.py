@@ -1,0 +1,28 @@
+"""``python -m bench ranks``: both kinds of ranks are measured by the same work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.ranks import decode_step
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_a_decode_step_of_eight_requests_is_a_few_hundred_bytes() -> None:
+    assert 100 < len(decode_step()) < 500
+
+
+def test_every_cost_is_measured_for_threads_and_for_processes() -> None:
+    command = [sys.executable, "-m", "bench", "ranks", "--ranks", "2", "--rounds", "5", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    costs = [json.loads(line) for line in done.stdout.splitlines()]
+    whats = ["hand over a step", "gather", "sum"]
+    assert [(cost["kind"], cost["what"]) for cost in costs] == [
+        (kind, what) for kind in ("threads", "processes") for what in whats
+    ]
+    assert all(0 < cost["p50_us"] for cost in costs)
