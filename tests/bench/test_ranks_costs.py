@@ -25,4 +25,4 @@ def test_every_cost_is_measured_for_threads_and_for_processes() -> None:
     assert [(cost["kind"], cost["what"]) for cost in costs] == [
         (kind, what) for kind in ("threads", "processes") for what in whats
     ]
-    assert all(0 < cost["p50_us"] for cost in costs)
+    assert all(cost["p50_us"] > 0 for cost in costs)
