@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+INTEROP_PIP := --quiet --disable-pip-version-check
 SOURCES := contract publisher engine router bench tests
 
 # One thread a rank: with more, OpenMP threads of different ranks fight for the same cores.
@@ -35,10 +36,10 @@ test: venv
 interop: venv .venv-interop-sglang/.installed .venv-interop-vllm/.installed
 	$(BIN)/python -m pytest tests/interop
 
-.venv-interop-%/.installed: tests/interop/%-requirements.txt tests/interop/%-engine.txt
+.venv-interop-%/.installed: tests/interop/%-requirements.txt tests/interop/%-engine.txt tests/interop/%-constraints.txt
 	$(PYTHON) -m venv .venv-interop-$*
-	.venv-interop-$*/bin/pip install --quiet --disable-pip-version-check -r tests/interop/$*-requirements.txt
-	.venv-interop-$*/bin/pip install --quiet --disable-pip-version-check --no-deps -r tests/interop/$*-engine.txt
+	.venv-interop-$*/bin/pip install $(INTEROP_PIP) -c tests/interop/$*-constraints.txt -r tests/interop/$*-requirements.txt
+	.venv-interop-$*/bin/pip install $(INTEROP_PIP) -c tests/interop/$*-constraints.txt --no-deps -r tests/interop/$*-engine.txt
 	touch $@
 
 check: venv
