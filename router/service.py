@@ -55,15 +55,16 @@ async def serving(config: RouterConfig, *, tokenizer: Tokenizer | None) -> Async
     """
     index = BlockIndex()
     diagnosis = Diagnosis(index)
-    session = engine_session(
+    make_session = partial(
+        engine_session,
         connect_timeout=config.connect_timeout,
         first_byte_timeout=config.first_byte_timeout,
         replica_key=config.replica_key,
     )
     with Context() as context:
-        async with session:
+        async with make_session(keep_connections=True) as session, make_session(keep_connections=False) as fresh:
             fleet = _make_fleet(config, session, index, context, diagnosis)
-            server = _make_server(config, session, fleet, index, diagnosis, tokenizer)
+            server = _make_server(config, session, fresh, fleet, index, diagnosis, tokenizer)
             try:
                 url = await server.start()
                 fleet.start()
@@ -111,6 +112,7 @@ def _make_fleet(
 def _make_server(
     config: RouterConfig,
     session: aiohttp.ClientSession,
+    fresh: aiohttp.ClientSession,
     fleet: Fleet,
     index: BlockIndex,
     diagnosis: Diagnosis,
@@ -130,6 +132,7 @@ def _make_server(
     keys = Keys(clients=config.api_keys, admin=config.admin_key or None, loopback=config.loopback)
     relay = Relay(
         session,
+        fresh,
         fleet=fleet,
         chooser=chooser,
         metrics=metrics,

@@ -54,14 +54,17 @@ class _LostError(Exception):
 
 
 class Relay:
-    """One router's relay, over one session, whose timeouts hold until an answer begins; ``idle_timeout`` from there on.
+    """One router's relay. Its sessions' timeouts hold until an answer begins, ``idle_timeout`` from there on.
 
+    Second tries go over ``fresh``, which keeps no connections: when several engines die at once, a kept connection to a
+    dead one may look alive for a moment and swallow the request, where a new one is refused.
     ``expose_replica`` names the engine in the answer's headers.
     """
 
     def __init__(
         self,
         session: aiohttp.ClientSession,
+        fresh: aiohttp.ClientSession,
         *,
         fleet: Fleet,
         chooser: Chooser,
@@ -71,6 +74,7 @@ class Relay:
         expose_replica: bool,
     ) -> None:
         self._session = session
+        self._fresh = fresh
         self._fleet = fleet
         self._chooser = chooser
         self._metrics = metrics
@@ -126,7 +130,8 @@ class Relay:
             ]
         body = payload(upstream_body(request, dp_rank=rank))
         with self._losses(replica):
-            async with self._session.post(
+            session = self._session if len(receipt.decisions) == 1 else self._fresh
+            async with session.post(
                 lane.url + http.path_qs, data=body, headers=headers, allow_redirects=False
             ) as upstream:
                 self._judge(upstream.status, replica)

@@ -78,11 +78,17 @@ class HttpServer:
             await asyncio.gather(self._watching, return_exceptions=True)
 
 
-def engine_session(*, connect_timeout: float, first_byte_timeout: float, replica_key: str) -> aiohttp.ClientSession:
-    """The session all engines are spoken to over, with the key they want, where there is one. Bytes pass as they are;
-    there is no limit on connections, since each belongs to a client's."""
+def engine_session(
+    *, connect_timeout: float, first_byte_timeout: float, replica_key: str, keep_connections: bool
+) -> aiohttp.ClientSession:
+    """A session engines are spoken to over, with the key they want, where there is one. Bytes pass as they are; there
+    is no limit on connections, since each belongs to a client's."""
+    if keep_connections:
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=ENGINE_KEEPALIVE_SECONDS)
+    else:
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=ENGINE_KEEPALIVE_SECONDS),
+        connector=connector,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=first_byte_timeout),
         headers={"Authorization": f"Bearer {replica_key}"} if replica_key else None,
         cookie_jar=aiohttp.DummyCookieJar(),
