@@ -5,6 +5,7 @@ A config that exists is usable: addresses are URLs, numbers are in range. Nothin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -13,10 +14,13 @@ from urllib.parse import urlsplit
 
 from contract.endpoint import MAX_PORT
 from router.choice.policy import POLICIES
+from router.choice.send_ids import SendIds
 from router.fleet.override import Override
 
 __all__ = ["ConfigError", "RouterConfig", "normalize_url"]
 
+NO_AFFINITY, BODY_AFFINITY = "off", "session_id"
+_HEADER = re.compile(r"header:([A-Za-z0-9!#$%&'*+.^_`|~-]+)")
 _MIB = 1024 * 1024
 _POSITIVE = (
     "probe_interval",
@@ -59,6 +63,17 @@ class RouterConfig:
         "how text becomes token ids: auto (what a replica says of itself, else its /tokenize), byte, off, "
         "or a tokenizer.json or the folder it is in",
     )
+    send_token_ids: str = _option(
+        "auto",
+        "send engines the ids of a text in its place: auto (when a replica has confirmed them), always, never",
+        choices=tuple(SendIds),
+    )
+    affinity: str = _option(
+        "off",
+        "keep a session at its replica while that is cheap: off, session_id (a field of the body), or header:NAME",
+    )
+    affinity_seconds: float = _option(0.05, "what leaving its replica costs a session, in seconds")
+    engine_load: bool = _option(False, "ask engines how busy they are, for what others than this router send them")
     seed: int = _option(0, "seed of every random choice")
     expose_replica: bool = _option(False, "name the replica in the X-KVSteer-Replica header of every answer")
     probe_interval: float = _option(1.0, "seconds between two looks at a replica")
@@ -88,7 +103,17 @@ class RouterConfig:
             raise ConfigError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
         if not self.tokenizer:
             raise ConfigError("tokenizer must be auto, byte, off or a path, got an empty text")
+        if self.send_token_ids not in tuple(SendIds):
+            raise ConfigError(f"send_token_ids must be one of {', '.join(SendIds)}, got {self.send_token_ids!r}")
+        if self.affinity not in (NO_AFFINITY, BODY_AFFINITY) and not _HEADER.fullmatch(self.affinity):
+            raise ConfigError(f"affinity must be {NO_AFFINITY}, {BODY_AFFINITY} or header:NAME, got {self.affinity!r}")
         self._check_numbers()
+
+    @property
+    def session_header(self) -> str | None:
+        """The header that names a session; None where the body does, or nothing."""
+        found = _HEADER.fullmatch(self.affinity)
+        return None if found is None else found[1]
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -109,8 +134,9 @@ class RouterConfig:
         for name in _POSITIVE:
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")
-        if not 0 <= self.drain_timeout < float("inf"):
-            raise ConfigError(f"drain_timeout must not be negative, got {self.drain_timeout}")
+        for name in ("drain_timeout", "affinity_seconds"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
 def normalize_url(url: str) -> str:

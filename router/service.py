@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 
 import aiohttp
 from prometheus_client import CollectorRegistry
 
 from contract.descriptor import LaneAddress
+from router.choice.affinity import Affinity
 from router.choice.chooser import Chooser
 from router.choice.policy import APPROX, POLICIES, memory_of
 from router.choice.remote_tokenizer import RemoteTokenizer
+from router.choice.send_ids import SendIds
 from router.choice.speed import FleetSpeed, ReplicaSpeed
 from router.choice.texts import Tokenizer
 from router.choice.tokenization import AUTO, Tokenization
-from router.config import RouterConfig
+from router.config import NO_AFFINITY, RouterConfig
 from router.fleet.breaker import Breaker
 from router.fleet.fleet import Fleet
 from router.fleet.lane import Lane
+from router.fleet.load_watch import LoadWatch
 from router.fleet.loads import Loads
 from router.fleet.prober import Prober
 from router.fleet.replica import Replica
@@ -37,6 +40,7 @@ from router.front.receipts import Receipts
 from router.front.relay import Relay
 from router.front.routed import Routed
 from router.front.server import HttpServer, engine_session
+from router.front.wishes import WishReader
 from router.intake.index import BlockIndex, LaneHandle
 from router.intake.subscriber import Context, Subscriber
 from router.proof.diagnosis import Diagnosis
@@ -68,10 +72,17 @@ async def serving(config: RouterConfig, *, tokenizer: Tokenizer | None) -> Async
             try:
                 url = await server.start()
                 fleet.start()
-                yield url
+                async with _watching_loads(config, session, fleet):
+                    yield url
             finally:
                 await server.close()
                 await fleet.close()
+
+
+def _watching_loads(
+    config: RouterConfig, session: aiohttp.ClientSession, fleet: Fleet
+) -> AbstractAsyncContextManager[object]:
+    return LoadWatch(session, fleet, timeout=config.probe_timeout) if config.engine_load else nullcontext()
 
 
 def _make_fleet(
@@ -119,13 +130,16 @@ def _make_server(
     tokenizer: Tokenizer | None,
 ) -> HttpServer:
     remote = RemoteTokenizer(session, timeout=config.probe_timeout) if config.tokenizer == AUTO else None
-    tokenization = Tokenization(fixed=tokenizer, remote=remote)
+    tokenization = Tokenization(fixed=tokenizer, remote=remote, send_ids=SendIds(config.send_token_ids))
     believed = None if config.policy == APPROX else index
-    chooser = Chooser(believed, POLICIES[config.policy](), seed=config.seed, now=time.monotonic())
+    affinity = None if config.affinity == NO_AFFINITY else Affinity(seconds=config.affinity_seconds)
+    policy = POLICIES[config.policy]()
+    chooser = Chooser(believed, policy, seed=config.seed, now=time.monotonic(), affinity=affinity)
     registry = CollectorRegistry()
     metrics = RequestMetrics(registry)
     registry.register(FleetMetrics(fleet, index, tokenization, diagnosis=diagnosis))
     planner = Planner(fleet, tokenization)
+    wishes = WishReader(session_header=config.session_header)
     to_engine = partial(for_engine, authorization=not config.replica_key and not config.api_keys)
     receipts = Receipts(limit=config.receipts)
     bodies = BodyReader(max_bytes=config.max_body_bytes, timeout=config.body_timeout)
@@ -149,9 +163,16 @@ def _make_server(
         index=index,
         diagnosis=diagnosis,
         chooser=chooser,
+        wishes=wishes,
         planner=planner,
         routed=Routed(
-            admission=admission, bodies=bodies, planner=planner, relay=relay, receipts=receipts, metrics=metrics
+            admission=admission,
+            bodies=bodies,
+            wishes=wishes,
+            planner=planner,
+            relay=relay,
+            receipts=receipts,
+            metrics=metrics,
         ),
         operations=Operations(fleet=fleet, index=index, diagnosis=diagnosis, keys=keys, bodies=bodies),
         keys=keys,

@@ -14,24 +14,26 @@ from pathlib import Path
 
 import msgspec
 
+from contract.byte_tokenizer import NAME as BYTE
 from router.choice.byte_tokenizer import ByteTokenizer
-from router.choice.file_tokenizer import TokenizerFileError, load_tokenizer
+from router.choice.file_tokenizer import load_tokenizer
+from router.choice.local_tokenizers import LocalTokenizers, TokenizerSource
 from router.choice.remote_tokenizer import RemoteTokenizer
+from router.choice.send_ids import SendIds
 from router.choice.texts import Chat, NotTokenizableError, Text, Tokenizer
 
-__all__ = ["AUTO", "BYTE", "OFF", "Tokenization", "TokenizerSource", "named_tokenizer"]
+__all__ = ["AUTO", "BYTE", "OFF", "Tokenization", "Tokenized", "named_tokenizer"]
 
 _LOG = logging.getLogger(__name__)
-AUTO, BYTE, OFF = "auto", "byte", "off"
+AUTO, OFF = "auto", "off"
 INLINE_CHARS = 2048
-MAX_LOADED = 16
 
 
-class TokenizerSource(msgspec.Struct, frozen=True):
-    """A replica that serves the model in question, and what it calls its tokenizer."""
+class Tokenized(msgspec.Struct, frozen=True):
+    """Ids of a text; ``sendable``: an engine may be given them in its place."""
 
-    url: str
-    tokenizer: str | None
+    ids: list[int]
+    sendable: bool
 
 
 def named_tokenizer(name: str) -> Tokenizer | None:
@@ -51,46 +53,44 @@ class Tokenization:
     With neither, tokenization is off. ``misses`` counts texts that got no ids.
     """
 
-    def __init__(self, *, fixed: Tokenizer | None, remote: RemoteTokenizer | None) -> None:
+    def __init__(
+        self, *, fixed: Tokenizer | None, remote: RemoteTokenizer | None, send_ids: SendIds = SendIds.AUTO
+    ) -> None:
         self._fixed = fixed
         self._remote = remote
-        self._loaded: dict[str, Tokenizer | None] = {BYTE: ByteTokenizer()}
+        self._local = None if remote is None else LocalTokenizers(remote)
+        self._send_ids = send_ids
         self._turns = count()
         self.misses = 0
 
-    async def ids(self, text: Text, *, model: str | None, sources: Sequence[TokenizerSource]) -> list[int] | None:
+    async def tokenize(self, text: Text, *, model: str | None, sources: Sequence[TokenizerSource]) -> Tokenized | None:
         """Ids of a text or a conversation; None where nobody here can tell."""
         if self._fixed is None and self._remote is None:
             return None
+        tokenized = await (self._by_fixed(text) if self._fixed is not None else self._by_replica(text, model, sources))
+        self.misses += tokenized is None
+        return tokenized
+
+    async def _by_fixed(self, text: Text) -> Tokenized | None:
+        assert self._fixed is not None, "asked only where a tokenizer was named"
+        return self._result(await _encode(self._fixed, text), confirmed=False)
+
+    async def _by_replica(self, text: Text, model: str | None, sources: Sequence[TokenizerSource]) -> Tokenized | None:
+        assert self._local is not None, "asked only where no tokenizer was named"
+        assert self._remote is not None, "there is one for the local ones to be confirmed by"
         source = sources[next(self._turns) % len(sources)]
-        tokenizer = self._fixed or await self._of(source)
-        ids = None if tokenizer is None else await _encode(tokenizer, text)
-        if ids is None and self._fixed is None and self._remote is not None:
-            ids = await self._remote.ids(text, url=source.url, model=model)
-        self.misses += ids is None
-        return ids
+        local = await self._local.of(source, model=model)
+        if local is not None:
+            ids = await _encode(local.tokenizer, text)
+            if ids is not None:
+                return self._result(ids, confirmed=local.confirmed)
+        return self._result(await self._remote.ids(text, url=source.url, model=model), confirmed=True)
 
-    async def _of(self, source: TokenizerSource) -> Tokenizer | None:
-        """The tokenizer a replica names, where its files are here. Loaded once, a failure is remembered too."""
-        name = source.tokenizer
-        if name is None:
+    def _result(self, ids: list[int] | None, *, confirmed: bool) -> Tokenized | None:
+        if ids is None:
             return None
-        if name not in self._loaded:
-            if len(self._loaded) >= MAX_LOADED:
-                return None
-            self._loaded[name] = await asyncio.to_thread(_load_if_here, name)
-        return self._loaded[name]
-
-
-def _load_if_here(name: str) -> Tokenizer | None:
-    path = Path(name)
-    if not path.is_absolute() or not path.exists():
-        return None
-    try:
-        return load_tokenizer(path)
-    except TokenizerFileError as error:
-        _LOG.warning("tokenizer named by a replica: %s; its /tokenize is asked instead", error)
-        return None
+        sendable = {SendIds.AUTO: confirmed, SendIds.ALWAYS: True, SendIds.NEVER: False}[self._send_ids]
+        return Tokenized(ids, sendable)
 
 
 async def _encode(tokenizer: Tokenizer, text: Text) -> list[int] | None:

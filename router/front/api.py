@@ -24,6 +24,7 @@ from router.front.receipts import Receipts, receipt_view, with_request_id
 from router.front.request import Route, named_model, parse_any, payload
 from router.front.routed import Routed
 from router.front.views import explanation, fleet_view, model_list
+from router.front.wishes import WishReader
 from router.intake.index import BlockIndex
 from router.proof.diagnosis import Diagnosis
 from router.replay import lane_record
@@ -45,6 +46,7 @@ class Api:
         index: BlockIndex,
         diagnosis: Diagnosis,
         chooser: Chooser,
+        wishes: WishReader,
         planner: Planner,
         routed: Routed,
         operations: Operations,
@@ -60,6 +62,7 @@ class Api:
         self._index = index
         self._diagnosis = diagnosis
         self._chooser = chooser
+        self._wishes = wishes
         self._planner = planner
         self._routed = routed
         self._operations = operations
@@ -91,9 +94,14 @@ class Api:
         return app
 
     async def _explain(self, http: web.Request) -> web.Response:
-        plan = await self._planner.plan(parse_any(await self._bodies.read(http)))
+        request = parse_any(await self._bodies.read(http))
+        plan = await self._planner.plan(request, self._wishes.read(http.headers, request))
         decision = self._chooser.explain(
-            plan.prompt, prompt_tokens=plan.prompt_tokens, lanes=plan.lanes, now=time.monotonic()
+            plan.prompt,
+            prompt_tokens=plan.prompt_tokens,
+            lanes=plan.lanes,
+            now=time.monotonic(),
+            session=plan.session,
         )
         return _json(explanation(decision))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 __all__ = [
     "CLIENT_ID_HEADER",
+    "PIN_HEADER",
     "RANK_HEADER",
     "REPLICA_HEADER",
     "REQUEST_ID_HEADER",
@@ -23,6 +24,9 @@ ToEngine = Callable[[Mapping[str, str]], Headers]
 
 RANK_HEADER = "X-Data-Parallel-Rank"
 REPLICA_HEADER = "X-KVSteer-Replica"
+PIN_HEADER = "X-KVSteer-Pin-Replica"
+"""Base URL of the one replica that a client wants its request to go to."""
+
 REQUEST_ID_HEADER = "X-KVSteer-Request-Id"
 CLIENT_ID_HEADER = "X-Request-Id"
 """A client's own name for its request: it travels on, and comes back."""
@@ -41,7 +45,8 @@ _HOP_BY_HOP = frozenset(
     }
 )
 # The router speaks for itself here: it has read the whole body, and must be able to read the answer.
-_REQUEST_OWN = _HOP_BY_HOP | {"host", "content-length", "content-encoding", "expect", "accept-encoding"}
+_READ_HERE = {"host", "content-length", "content-encoding", "expect", "accept-encoding", PIN_HEADER.lower()}
+_REQUEST_OWN = _HOP_BY_HOP | _READ_HERE
 _ANSWER_OWN = _HOP_BY_HOP | {"content-length", "date", "server"}
 _FOR_THE_ROUTER = _REQUEST_OWN | {"authorization"}
 

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 
 import msgspec
 
+from router.choice.local_tokenizers import TokenizerSource
 from router.choice.texts import Chat, Text
-from router.choice.tokenization import Tokenization, TokenizerSource
+from router.choice.tokenization import Tokenization, Tokenized
 from router.fleet.fleet import Fleet
 from router.fleet.lane import Lane
 from router.fleet.replica import Replica
 from router.front.errors import ApiError, invalid, unavailable
+from router.front.headers import PIN_HEADER
 from router.front.request import RoutedRequest
+from router.front.wishes import Wishes
 from router.prompt import Prompt
 
 __all__ = ["Plan", "Planner"]
@@ -26,13 +29,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A request ready to be sent somewhere.
 
     ``prompt`` leaves out the last token, which an engine always computes; None where the ids are unknown, and
-    ``prompt_tokens`` is then a guess from the text's length. ``lanes`` may all serve it.
+    ``prompt_tokens`` is then a guess from the text's length. ``lanes`` may all serve it. ``text_ids`` are the ids of a
+    text where an engine may be given them in its place.
     """
 
     request: RoutedRequest
     prompt: Prompt | None
     prompt_tokens: int
     lanes: Sequence[Lane]
+    text_ids: Sequence[int] | None = None
+    session: str | None = None
 
 
 class Planner:
@@ -42,25 +48,29 @@ class Planner:
         self._fleet = fleet
         self._tokenization = tokenization
 
-    async def plan(self, request: RoutedRequest) -> Plan:
+    async def plan(self, request: RoutedRequest, wishes: Wishes) -> Plan:
         """Find lanes and token ids.
 
         Raises:
-            ApiError: 404 for a model nobody serves, 503 where nobody who does is healthy, 400 for a rank nobody has or
-                ids outside the vocabulary.
+            ApiError: 404 for a model nobody serves, 503 where nobody who does is healthy, 400 for a rank or a replica
+                that there is not, or ids outside the vocabulary.
         """
-        replicas = self._replicas(request.model)
-        tokens = request.tokens
-        if tokens is None:
-            tokens = await self._tokenize(request, replicas)
-            replicas = self._replicas(request.model)  # some may have gone meanwhile
+        replicas = self._replicas(request.model, pin=wishes.replica)
+        tokenized = None
+        if request.tokens is None:
+            tokenized = await self._tokenize(request, replicas)
+            replicas = self._replicas(request.model, pin=wishes.replica)  # some may have gone meanwhile
         else:
-            _check_vocabulary(tokens, replicas)
-        lanes = _lanes(replicas, request.dp_rank)
-        if tokens is None:
-            return Plan(request=request, prompt=None, prompt_tokens=_guess(request.text), lanes=lanes)
-        prompt = Prompt(tokens[:-1], lora_name=_lora_name(request, replicas[0]), cache_salt=request.cache_salt)
-        return Plan(request=request, prompt=prompt, prompt_tokens=len(tokens), lanes=lanes)
+            _check_vocabulary(request.tokens, replicas)
+        tokens = request.tokens if tokenized is None else tokenized.ids
+        return Plan(
+            request=request,
+            prompt=None if tokens is None else _prompt(tokens, request, replicas[0]),
+            prompt_tokens=_guess(request.text) if tokens is None else len(tokens),
+            lanes=_lanes(replicas, request.dp_rank),
+            text_ids=tokenized.ids if tokenized is not None and tokenized.sendable else None,
+            session=wishes.session,
+        )
 
     def tokenizing_replica(self, model: str | None) -> Replica:
         """A replica whose tokenizer is that of the model.
@@ -70,9 +80,13 @@ class Planner:
         """
         return self._replicas(model)[0]
 
-    def _replicas(self, model: str | None) -> list[Replica]:
+    def _replicas(self, model: str | None, *, pin: str | None = None) -> list[Replica]:
         """Healthy replicas that serve the model; at least one. Breakers take out some of them, but never the last."""
         everyone = self._fleet.replicas
+        if pin is not None:
+            everyone = [replica for replica in everyone if replica.url == pin]
+            if not everyone:
+                raise invalid(f"{pin} is no replica of this fleet", param=PIN_HEADER, code="unknown_replica")
         serving = [replica for replica in everyone if replica.healthy and replica.serves(model)]
         if serving:
             now = time.monotonic()
@@ -83,14 +97,20 @@ class Planner:
         message = f"model {model!r:.200} is served by no replica"
         raise ApiError(message, status=404, param="model", code="model_not_found")
 
-    async def _tokenize(self, request: RoutedRequest, replicas: Sequence[Replica]) -> list[int] | None:
+    async def _tokenize(self, request: RoutedRequest, replicas: Sequence[Replica]) -> Tokenized | None:
         assert request.text is not None, "a request has token ids or text"
+        if not request.usual_text:
+            return None
         sources = [
             TokenizerSource(replica.url, replica.identity.tokenizer)
             for replica in replicas
             if replica.identity is not None
         ]
-        return await self._tokenization.ids(request.text, model=request.model, sources=sources)
+        return await self._tokenization.tokenize(request.text, model=request.model, sources=sources)
+
+
+def _prompt(tokens: Sequence[int], request: RoutedRequest, replica: Replica) -> Prompt:
+    return Prompt(tokens[:-1], lora_name=_lora_name(request, replica), cache_salt=request.cache_salt)
 
 
 def _lanes(replicas: Sequence[Replica], dp_rank: int | None) -> list[Lane]:

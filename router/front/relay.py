@@ -21,6 +21,7 @@ from aiohttp import web
 from router.choice.chooser import Chooser
 from router.fleet.breaker import counts_as_failure
 from router.fleet.fleet import Fleet
+from router.fleet.identity import Engine
 from router.fleet.lane import Lane
 from router.fleet.prober import tell_failure
 from router.fleet.replica import Replica
@@ -41,6 +42,12 @@ _LOG = logging.getLogger(__name__)
 WHOLE_BYTES = 8 * 1024 * 1024
 _EVENT_STREAM = "text/event-stream"
 _OK = HTTPStatus.OK
+_TAKE_IDS = {
+    Route.COMPLETIONS: (Engine.KVSTEER, Engine.SGLANG, Engine.VLLM),
+    Route.GENERATE: (Engine.KVSTEER, Engine.SGLANG),
+    Route.CHAT: (),
+}
+"""Engines known to take token ids where a text may stand."""
 MAX_TRIES = 2
 _NOT_HANDED_OVER = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
@@ -112,7 +119,9 @@ class Relay:
         self, http: web.Request, plan: Plan, lanes: Sequence[Lane], receipt: Receipt
     ) -> web.StreamResponse:
         now = time.monotonic()
-        decision = self._chooser.choose(plan.prompt, prompt_tokens=plan.prompt_tokens, lanes=lanes, now=now)
+        decision = self._chooser.choose(
+            plan.prompt, prompt_tokens=plan.prompt_tokens, lanes=lanes, now=now, session=plan.session
+        )
         receipt.chose(decision)
         with Exchange(plan, decision, now=now, metrics=self._metrics, receipt=receipt) as exchange:
             return await self._forward(http, plan, exchange, receipt)
@@ -128,7 +137,7 @@ class Relay:
                 *(field for field in headers if field[0].lower() != RANK_HEADER.lower()),
                 (RANK_HEADER, str(rank)),
             ]
-        body = payload(upstream_body(request, dp_rank=rank))
+        body = payload(upstream_body(request, dp_rank=rank, tokens=self._ids_for(replica, plan)))
         with self._losses(replica):
             session = self._session if len(receipt.decisions) == 1 else self._fresh
             async with session.post(
@@ -140,6 +149,11 @@ class Relay:
                 if upstream.status == _OK and upstream.content_type == _EVENT_STREAM:
                     return await self._stream(http, upstream, exchange, strip_usage=request.wants_counts_added)
                 return await self._whole(http, upstream, exchange)
+
+    def _ids_for(self, replica: Replica, plan: Plan) -> Sequence[int] | None:
+        """A text's token ids, where the engine takes them."""
+        engine = None if replica.identity is None else replica.identity.engine
+        return plan.text_ids if engine in _TAKE_IDS[plan.request.route] else None
 
     def _judge(self, status: int, replica: Replica) -> None:
         if counts_as_failure(status):

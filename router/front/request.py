@@ -59,6 +59,15 @@ class _Body(msgspec.Struct):
     chat_template_kwargs: msgspec.Raw = _ABSENT
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
+    session_id: Any = None
+    add_special_tokens: Any = None
+    add_generation_prompt: Any = None
+    continue_final_message: Any = None
+    chat_template: Any = None
+    documents: Any = None
+    truncate_prompt_tokens: Any = None
+    echo: Any = None
+    suffix: Any = None
     cache_salt: Any = None
     extra_key: Any = None
     lora_path: Any = None
@@ -76,12 +85,16 @@ _IDS = msgspec.json.Decoder(Annotated[list[_TokenId], msgspec.Meta(min_length=1)
 _PROMPT = msgspec.json.Decoder(str | list[str | _TokenId | list[_TokenId]])
 _MESSAGES = msgspec.json.Decoder(Annotated[list[_Message], msgspec.Meta(min_length=1)])
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TEXT_AND_IDS = {Route.COMPLETIONS: ("prompt", "prompt"), Route.GENERATE: ("text", "input_ids")}
+"""The fields that hold a prompt's text, and its ids. A conversation has no such second form."""
 
 
 class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """``tokens`` or ``text`` is set, for the first prompt of ``prompts``; a batch is routed by its first.
 
     ``cache_salt`` stands for everything in the body that separates caches. ``dp_rank`` is a rank the client insists on.
+    ``usual_text``: the text becomes token ids by the model's own rules, with nothing in the body that changes them.
+    ``replaceable``: its answer is the same if the token ids are sent in the text's place.
     """
 
     route: Route
@@ -95,6 +108,9 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None
     lora_name: str | None
     dp_rank: int | None
+    session_id: str | None
+    usual_text: bool
+    replaceable: bool
 
     @property
     def wants_counts_added(self) -> bool:
@@ -135,9 +151,16 @@ def named_model(body: bytes) -> str | None:
     return _decode(body).model
 
 
-def upstream_body(request: RoutedRequest, *, dp_rank: int | None) -> bytes:
-    """The body to send: the client's bytes, or the same fields with the router's own among them."""
+def upstream_body(request: RoutedRequest, *, dp_rank: int | None, tokens: Sequence[int] | None = None) -> bytes:
+    """The body to send: the client's bytes, or the same fields with the router's own among them.
+
+    ``tokens`` go in the place of the text, where there is one.
+    """
     added: dict[str, msgspec.Raw] = {}
+    dropped: str | None = None
+    if tokens is not None and request.replaceable:
+        dropped, name = _TEXT_AND_IDS[request.route]
+        added[name] = msgspec.Raw(msgspec.json.encode(tokens))
     if dp_rank is not None and request.route is Route.GENERATE:
         added["routed_dp_rank"] = msgspec.Raw(b"%d" % dp_rank)
     if not added and not request.wants_counts_added:
@@ -145,6 +168,8 @@ def upstream_body(request: RoutedRequest, *, dp_rank: int | None) -> bytes:
     fields = _FIELDS.decode(request.body)
     if request.wants_counts_added:
         added["stream_options"] = _with_usage(fields.get("stream_options"))
+    if dropped is not None:
+        fields.pop(dropped)
     return msgspec.json.encode(fields | added)
 
 
@@ -185,7 +210,19 @@ def _routed(route: Route, body: bytes, fields: _Body, pinned: str | None) -> Rou
         cache_salt=_salt(fields),
         lora_name=fields.lora_path if isinstance(fields.lora_path, str) and fields.lora_path else None,
         dp_rank=_rank(pinned, fields),
+        session_id=fields.session_id if isinstance(fields.session_id, str) and fields.session_id else None,
+        usual_text=_usual(route, fields),
+        replaceable=isinstance(first, str) and len(prompts) == 1 and not (fields.echo or fields.suffix),
     )
+
+
+def _usual(route: Route, fields: _Body) -> bool:
+    if fields.add_special_tokens is not None or fields.truncate_prompt_tokens is not None:
+        return False
+    if route is not Route.CHAT:
+        return True
+    told = fields.add_generation_prompt is False, fields.continue_final_message, fields.chat_template, fields.documents
+    return not any(told)
 
 
 def _prompts(route: Route, fields: _Body) -> Sequence[list[int] | Text]:

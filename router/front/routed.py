@@ -17,6 +17,7 @@ from router.front.plan import Planner
 from router.front.receipts import Receipt, Receipts
 from router.front.relay import Relay
 from router.front.request import Route, parse_request
+from router.front.wishes import WishReader
 
 __all__ = ["Routed"]
 
@@ -32,6 +33,7 @@ class Routed:
         *,
         admission: Admission,
         bodies: BodyReader,
+        wishes: WishReader,
         planner: Planner,
         relay: Relay,
         receipts: Receipts,
@@ -39,6 +41,7 @@ class Routed:
     ) -> None:
         self._admission = admission
         self._bodies = bodies
+        self._wishes = wishes
         self._planner = planner
         self._relay = relay
         self._receipts = receipts
@@ -70,6 +73,7 @@ class Routed:
 
     async def _serve(self, http: web.Request, route: Route, receipt: Receipt) -> web.StreamResponse:
         body = await self._bodies.read(http)
-        plan = await self._planner.plan(parse_request(route, body, pinned=http.headers.get(RANK_HEADER)))
+        request = parse_request(route, body, pinned=http.headers.get(RANK_HEADER))
+        plan = await self._planner.plan(request, self._wishes.read(http.headers, request))
         receipt.planned(plan)
         return await self._relay.serve(http, plan, receipt)

@@ -104,13 +104,17 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 class ExplainedLane(msgspec.Struct, frozen=True, kw_only=True):
-    """A lane as it was judged. ``matched_tokens`` is the predicted hit, ``tiers`` where those tokens lie."""
+    """A lane as it was judged. ``matched_tokens`` is the predicted hit, ``tiers`` where those tokens lie.
+
+    ``pending_tokens`` more belong to a prompt that was just sent there.
+    """
 
     url: str
     dp_rank: int
     block_size: int | None
     prompt_tokens: int
     matched_tokens: int
+    pending_tokens: int
     tiers: Mapping[str, int]
     cost: float
     terms: Mapping[str, float]
@@ -219,6 +223,7 @@ def _explained(considered: Considered[Lane], prompt_tokens: int) -> ExplainedLan
         block_size=considered.width,
         prompt_tokens=prompt_tokens,
         matched_tokens=considered.matched_tokens,
+        pending_tokens=considered.pending_tokens,
         tiers=considered.tiers,
         cost=considered.cost,
         terms=considered.terms,

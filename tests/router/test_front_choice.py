@@ -72,6 +72,7 @@ async def test_explain_gives_the_reasons_and_leaves_no_trace(stage: Stage) -> No
         "block_size",
         "prompt_tokens",
         "matched_tokens",
+        "pending_tokens",
         "tiers",
         "cost",
         "terms",

@@ -24,7 +24,7 @@ async def test_a_request_reaches_the_engine_as_it_was_sent_and_the_answer_comes_
     stage: Stage, path: str, body: dict[str, Any]
 ) -> None:
     engine = await stage.engine()
-    router = await stage.router(engine)
+    router = await stage.router(engine, send_token_ids="never")
     raw = json.dumps({**body, "temperature": 0.5, "unknown": [1, {"a": None}]}, indent=1).encode()
     status, through = await router.raw(f"{path}?x=1&y=two", raw)
     async with router.session.post(engine.url + path, data=raw) as response:
@@ -32,6 +32,37 @@ async def test_a_request_reaches_the_engine_as_it_was_sent_and_the_answer_comes_
     assert (status, through) == (200, direct)
     assert engine.asked[0].path == f"{path}?x=1&y=two"
     assert engine.asked[0].body == json.loads(raw)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "sent"),
+    [
+        ("/v1/completions", {"prompt": "abc"}, {"prompt": [256, 97, 98, 99]}),
+        ("/generate", {"text": "abc"}, {"input_ids": [256, 97, 98, 99]}),
+        ("/v1/chat/completions", CHAT, CHAT),
+        ("/v1/completions", {"prompt": "abc", "echo": True}, {"prompt": "abc", "echo": True}),
+        ("/v1/completions", {"prompt": ["abc", "d"]}, {"prompt": ["abc", "d"]}),
+        ("/generate", {"text": "abc", "add_special_tokens": False}, {"text": "abc", "add_special_tokens": False}),
+    ],
+)
+async def test_token_ids_that_a_replica_has_confirmed_go_in_a_text_s_place(
+    stage: Stage, path: str, body: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    """So that nobody tokenizes twice; a conversation has no such form, and some bodies ask for the text itself."""
+    engine = await stage.engine()
+    router = await stage.router(engine)
+    await router.post(path, {"stop": ["\n"], **body})
+    assert engine.asked[0].body == {"stop": ["\n"], **sent}
+
+
+async def test_ids_of_a_tokenizer_that_nobody_confirmed_are_not_sent(stage: Stage) -> None:
+    """A wrong tokenizer may cost hits, never answers."""
+    engine = await stage.engine()
+    router = await stage.router(engine, tokenizer="byte")
+    await router.post("/v1/completions", {"prompt": "abc"})
+    trusting = await stage.router(engine, tokenizer="byte", send_token_ids="always")
+    await trusting.post("/v1/completions", {"prompt": "abc"})
+    assert [asked.body["prompt"] for asked in engine.asked] == ["abc", [256, 97, 98, 99]]
 
 
 async def test_headers_that_belong_to_one_connection_stay_there(stage: Stage) -> None:
@@ -70,7 +101,7 @@ async def test_a_body_of_no_type_is_sent_on_as_json(stage: Stage) -> None:
 
 async def test_a_body_in_chunks_or_compressed_arrives_whole(stage: Stage) -> None:
     engine = await stage.engine()
-    router = await stage.router(engine)
+    router = await stage.router(engine, send_token_ids="never")
     async with router.session.post(
         f"{router.url}/v1/completions", data=json.dumps({"prompt": "abc"}).encode(), compress="gzip"
     ) as response:

@@ -181,7 +181,7 @@ async def test_another_tokenizer_than_the_engines_is_named(stage: Stage) -> None
     """C6, by the length of prompts: here the engine counts no BOS."""
     engine = await publishing(stage)
     engine.prompt_tokens = lambda body: len(body["prompt"])  # type: ignore[method-assign]
-    router = await stage.router(engine)
+    router = await stage.router(engine, tokenizer="byte")
     for number in range(6):
         await router.post("/v1/completions", {"prompt": f"some text {number}"})
     await until_fault(router, engine, "tokenization-mismatch")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from engine.model.byte_tokenizer import ByteTokenizer as EngineByteTokenizer
 from engine.model.byte_tokenizer import TokenizerError
 from router.choice.byte_tokenizer import ByteTokenizer
 from router.choice.file_tokenizer import TokenizerFileError, load_tokenizer
+from router.choice.local_tokenizers import PROBE, TokenizerSource
 from router.choice.remote_tokenizer import MAX_REMEMBERED, RemoteTokenizer
+from router.choice.send_ids import SendIds
 from router.choice.texts import Chat, NotTokenizableError, Tokenizer
-from router.choice.tokenization import INLINE_CHARS, Tokenization, TokenizerSource, named_tokenizer
+from router.choice.tokenization import INLINE_CHARS, Tokenization, Tokenized, named_tokenizer
 
 WORDS = ["<s>", "</s>", "<unk>", "<|user|>", "<|end|>", "hello", "world", "you", "are", "kind"]
 TEMPLATE = (
@@ -169,6 +172,7 @@ class TokenizingReplica:
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
         self.status = 200
+        self.encode: Callable[[str], list[int]] = lambda text: [1, *map(ord, text)]
         app = web.Application()
         app.router.add_post("/tokenize", self._tokenize)
         self.server = TestServer(app)
@@ -176,7 +180,7 @@ class TokenizingReplica:
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.asked.append(body)
-        tokens = [1, *map(ord, body.get("prompt") or json.dumps(body.get("messages")))]
+        tokens = self.encode(body.get("prompt") or json.dumps(body.get("messages")))
         return web.json_response({"tokens": tokens, "count": len(tokens)}, status=self.status)
 
     @property
@@ -190,13 +194,18 @@ async def replica_and_tokenization(session: ClientSession, fixed: Tokenizer | No
     return replica, Tokenization(fixed=fixed, remote=RemoteTokenizer(session, timeout=5.0))
 
 
+async def ids_of(tokenization: Tokenization, text: Any, **more: Any) -> list[int] | None:
+    found = await tokenization.tokenize(text, **more)
+    return None if found is None else found.ids
+
+
 async def test_without_files_here_a_replica_is_asked_once_for_each_text() -> None:
     async with ClientSession() as session:
         replica, tokenization = await replica_and_tokenization(session)
         sources = [TokenizerSource(replica.url, "/models/not-on-this-host")]
         for _ in range(3):
-            assert await tokenization.ids("ab", model="m", sources=sources) == [1, 97, 98]
-            assert (await tokenization.ids(chat([{"role": "user"}]), model="m", sources=sources))[0] == 1
+            assert await ids_of(tokenization, "ab", model="m", sources=sources) == [1, 97, 98]
+            assert (await ids_of(tokenization, chat([{"role": "user"}]), model="m", sources=sources))[0] == 1
         assert [body.get("prompt") for body in replica.asked] == ["ab", None]
         assert replica.asked[0] == {"model": "m", "prompt": "ab", "add_special_tokens": True}
         assert replica.asked[1]["add_generation_prompt"] is True
@@ -209,11 +218,11 @@ async def test_a_replica_that_cannot_tokenize_is_left_alone_for_a_while() -> Non
         replica.status = 404
         sources = [TokenizerSource(replica.url, None)]
         for text in ("a", "b", "c"):
-            assert await tokenization.ids(text, model=None, sources=sources) is None
+            assert await ids_of(tokenization, text, model=None, sources=sources) is None
         assert len(replica.asked) == 1
         assert tokenization.misses == 3
         replica.status = 200
-        assert await tokenization.ids(chat([{"role": "user"}]), model=None, sources=sources) is not None
+        assert await ids_of(tokenization, chat([{"role": "user"}]), model=None, sources=sources) is not None
         await replica.server.close()
 
 
@@ -221,7 +230,7 @@ async def test_a_replica_that_is_not_there_costs_no_request() -> None:
     async with ClientSession() as session:
         tokenization = Tokenization(fixed=None, remote=RemoteTokenizer(session, timeout=5.0))
         sources = [TokenizerSource("http://127.0.0.1:1", None)]
-        assert await tokenization.ids("a", model=None, sources=sources) is None
+        assert await ids_of(tokenization, "a", model=None, sources=sources) is None
 
 
 async def test_what_a_replica_answered_is_remembered_within_a_bound() -> None:
@@ -237,16 +246,45 @@ async def test_what_a_replica_answered_is_remembered_within_a_bound() -> None:
         await replica.server.close()
 
 
-async def test_a_replica_is_taken_at_its_word(folder: Path) -> None:
-    """``byte``, or a folder that is on this host too, needs no asking."""
+async def test_a_tokenizer_that_is_here_too_is_used_once_the_replica_has_confirmed_it(folder: Path) -> None:
+    """``byte``, or a folder under the same path: one probe is asked, and then nothing more."""
+    async with ClientSession() as session:
+        for name, local, text in (("byte", ByteTokenizer(), "ab"), (str(folder), load_tokenizer(folder), "you")):
+            replica, tokenization = await replica_and_tokenization(session)
+            replica.encode = local.encode
+            sources = [TokenizerSource(replica.url, name)]
+            for _ in range(3):
+                found = await tokenization.tokenize(text, model=None, sources=sources)
+                assert found == Tokenized(local.encode(text), sendable=True)
+            assert [body["prompt"] for body in replica.asked] == [PROBE]
+            await replica.server.close()
+
+
+async def test_a_file_under_the_same_path_that_is_another_one_is_not_used(folder: Path) -> None:
     async with ClientSession() as session:
         replica, tokenization = await replica_and_tokenization(session)
-        as_bytes = await tokenization.ids("ab", model=None, sources=[TokenizerSource(replica.url, "byte")])
-        assert as_bytes == [256, 97, 98]
-        from_files = await tokenization.ids("you", model=None, sources=[TokenizerSource(replica.url, str(folder))])
-        assert from_files == ids("<s>", "you")
-        assert replica.asked == []
+        sources = [TokenizerSource(replica.url, str(folder))]
+        assert await ids_of(tokenization, "you", model=None, sources=sources) == [1, *map(ord, "you")]
         await replica.server.close()
+
+
+async def test_what_no_replica_has_confirmed_is_hashed_and_never_sent(folder: Path) -> None:
+    async with ClientSession() as session:
+        replica, tokenization = await replica_and_tokenization(session)
+        replica.status = 404
+        sources = [TokenizerSource(replica.url, str(folder))]
+        found = await tokenization.tokenize("you", model=None, sources=sources)
+        assert found == Tokenized(ids("<s>", "you"), sendable=False)
+        await replica.server.close()
+
+
+@pytest.mark.parametrize(("send_ids", "sendable"), [("auto", False), ("always", True), ("never", False)])
+async def test_whether_ids_of_a_named_tokenizer_are_sent_is_the_operator_s_choice(
+    send_ids: str, sendable: bool
+) -> None:
+    tokenization = Tokenization(fixed=ByteTokenizer(), remote=None, send_ids=SendIds(send_ids))
+    found = await tokenization.tokenize("ab", model=None, sources=[TokenizerSource("http://127.0.0.1:1", None)])
+    assert found == Tokenized([256, 97, 98], sendable=sendable)
 
 
 async def test_a_named_tokenizer_serves_every_model_and_nobody_is_asked() -> None:
@@ -254,12 +292,14 @@ async def test_a_named_tokenizer_serves_every_model_and_nobody_is_asked() -> Non
         replica, tokenization = await replica_and_tokenization(session, fixed=ByteTokenizer())
         sources = [TokenizerSource(replica.url, None)]
         long_text = "x" * (INLINE_CHARS + 1)
-        assert await tokenization.ids(long_text, model="m", sources=sources) == ByteTokenizer().encode(long_text)
-        assert await tokenization.ids(chat([{"role": "critic", "content": "x"}]), model="m", sources=sources) is None
+        assert await ids_of(tokenization, long_text, model="m", sources=sources) == ByteTokenizer().encode(long_text)
+        assert (
+            await ids_of(tokenization, chat([{"role": "critic", "content": "x"}]), model="m", sources=sources) is None
+        )
         assert replica.asked == []
         await replica.server.close()
 
 
 async def test_off_tokenizes_nothing() -> None:
     tokenization = Tokenization(fixed=None, remote=None)
-    assert await tokenization.ids("a", model=None, sources=[TokenizerSource("http://127.0.0.1:1", "byte")]) is None
+    assert await ids_of(tokenization, "a", model=None, sources=[TokenizerSource("http://127.0.0.1:1", "byte")]) is None
