@@ -15,7 +15,7 @@ from router_stage import Stage
 from router.console.flags import parse_check
 
 SECONDS = "1.0"
-PROMPT = [Random(3).randrange(250) for _ in range(300)]
+PROMPT = Random(3).choices(range(250), k=300)
 
 
 async def caching(engine: FakeEngine, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:

@@ -12,7 +12,7 @@ from router_stage import RouterClient, Stage
 from contract.events import AllBlocksCleared
 
 WIDTH = 6
-PROMPT = [Random(1).randrange(250) for _ in range(61)]
+PROMPT = Random(1).choices(range(250), k=61)
 
 
 async def publishing(stage: Stage, engine: FakeEngine | None = None, **more: Any) -> FakeEngine:
@@ -112,7 +112,7 @@ async def test_a_width_that_was_not_advertised_is_followed_and_named(stage: Stag
     """C1: SGLang 0.5.17 advertised its physical page."""
     engine = await publishing(stage, FakeEngine(width=64), advertised_width=16)
     router = await stage.router(engine)
-    prompt = [Random(2).randrange(250) for _ in range(300)]
+    prompt = Random(2).choices(range(250), k=300)
     engine.publish(stored(prompt, width=64))
     await router.until_matched(prompt, {engine.url: 256})
     detail = await until_fault(router, engine, "width-mismatch")

@@ -13,7 +13,7 @@ from command import kvsteer_router
 from fake_engine import FakeEngine, free_port, stored, until
 from router_stage import Stage
 
-PROMPT = [Random(4).randrange(250) for _ in range(300)]
+PROMPT = Random(4).choices(range(250), k=300)
 
 
 async def test_one_frame_shows_replicas_lanes_and_faults(stage: Stage) -> None:

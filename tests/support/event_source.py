@@ -110,7 +110,10 @@ class EventSource:
                 self.held.difference_update(event.block_hashes)
             else:
                 self.held.clear()
-        payload = encode_batch(events, ts=next(_STAMPS), dp_rank=0, dialect=Dialect.SGLANG)
+        await self.publish_payload(encode_batch(events, ts=next(_STAMPS), dp_rank=0, dialect=Dialect.SGLANG), lost=lost)
+
+    async def publish_payload(self, payload: bytes, *, lost: bool = False) -> None:
+        """Send a batch as some engine encoded it; ``held`` does not follow."""
         frame = Frame(self._topic, len(self.log), payload)
         self.log.append(frame)
         if not lost:

@@ -9,8 +9,10 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import aiohttp
+from event_source import EventSource
 from fake_engine import FakeEngine, until
 
+from contract.endpoint import parse_tcp
 from router.choice.tokenization import named_tokenizer
 from router.config import RouterConfig
 from router.service import serving
@@ -53,17 +55,32 @@ class RouterClient:
         view = await self.get("/replicas")
         return sum(replica["requests"]["in_flight"] for replica in view["replicas"])
 
-    async def matched(self, tokens: Sequence[int]) -> dict[str, int]:
-        """Tokens matched by URL."""
-        status, answer = await self.post("/explain", {"prompt": list(tokens)})
+    async def matched(self, tokens: Sequence[int], **more: Any) -> dict[str, int]:
+        """Tokens matched by URL; ``more`` is what else the body holds."""
+        status, answer = await self.post("/explain", {"prompt": list(tokens), **more})
         assert status == 200, answer
         return {lane["url"]: lane["matched_tokens"] for lane in answer["lanes"]}
 
-    async def until_matched(self, tokens: Sequence[int], expected: dict[str, int]) -> None:
+    async def until_matched(self, tokens: Sequence[int], expected: dict[str, int], **more: Any) -> None:
         async def agrees() -> bool:
-            return await self.matched(tokens) == expected
+            return await self.matched(tokens, **more) == expected
 
         await until(agrees, f"matches of {expected}")
+
+    async def until_fault(self, engine: FakeEngine, code: str) -> Any:
+        """A fault of the engine's, once it is there."""
+
+        async def there() -> bool:
+            return any(fault["code"] == code for fault in (await self.replica(engine))["faults"])
+
+        await until(there, f"{code} is seen")
+        return next(fault for fault in (await self.replica(engine))["faults"] if fault["code"] == code)
+
+    async def until_no_fault(self, engine: FakeEngine) -> None:
+        async def none() -> bool:
+            return not (await self.replica(engine))["faults"]
+
+        await until(none, "no fault is left")
 
     async def until_state(self, engine: FakeEngine, state: str) -> None:
         async def there() -> bool:
@@ -86,6 +103,23 @@ class Stage:
         engine = await (engine or FakeEngine()).start()
         self._stack.push_async_callback(engine.stop)
         return engine
+
+    async def wire(self, engine: FakeEngine) -> EventSource:
+        """Start an engine whose events a test writes byte by byte; its descriptor names them."""
+        source = await self._stack.enter_async_context(EventSource())
+        replay = source.replay_endpoint
+        assert replay is not None, "an event source answers replays unless told not to"
+        engine.server_info["kv_events"] = {
+            "publisher": "zmq",
+            "endpoint_host": "127.0.0.1",
+            "endpoint_port_base": parse_tcp(source.endpoint).port,
+            "topic": "",
+            "block_size": engine.width,
+            "dp_size": 1,
+            "replay_endpoint_port_base": parse_tcp(replay).port,
+        }
+        await self.engine(engine)
+        return source
 
     async def engines(self, count: int) -> list[FakeEngine]:
         return [await self.engine() for _ in range(count)]
