@@ -51,6 +51,7 @@ check: venv
 fmt: venv
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/python tests/faults/table.py --write
 
 clean:
 	rm -rf $(VENV) .venv-interop-* .mypy_cache .ruff_cache .pytest_cache .hypothesis
