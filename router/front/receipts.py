@@ -80,6 +80,12 @@ class Receipt:
         self.code = error.code
         self.failures.append(str(error))
 
+    def answered(self) -> None:
+        """The client's answer begins. Where the handler has ended already, the whole of it goes out now."""
+        self.first_byte_at = time.time()
+        if self.ended_at is not None:
+            self.ended_at = self.first_byte_at
+
     def ended(self, *, status: int) -> None:
         """The request is over; ``status`` is what the client got, or 499 where it did not wait."""
         self.status, self.ended_at = status, time.time()
@@ -122,7 +128,7 @@ async def with_request_id(http: web.Request, response: web.StreamResponse) -> No
     receipt = http.get(_KEY)
     if receipt is None:
         return
-    receipt.first_byte_at = time.time()
+    receipt.answered()
     response.headers[REQUEST_ID_HEADER] = receipt.id
     if receipt.client_id is not None:
         response.headers.setdefault(CLIENT_ID_HEADER, receipt.client_id)
