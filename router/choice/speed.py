@@ -5,6 +5,9 @@ the prompts booked ahead and the prompt's own uncached tokens. Both numbers come
 observations, which fade with a half-life. A replica that was seen little is drawn towards the line of the whole fleet,
 and the fleet towards a prior; so an idle replica is never judged for ever by one bad minute, and a new one starts as
 what its siblings are. Pure: times are handed in.
+
+An answer that comes at once shows no first token. It is counted all the same, less the time that the answer's further
+tokens take by the replica's streams, or as it is where the answer is short and there were no streams.
 """
 
 from __future__ import annotations
@@ -20,14 +23,18 @@ PRIOR_OVERHEAD = 0.005
 PRIOR_WEIGHT = 0.1
 """Of the prior against what the fleet has shown; one observation weighs 1."""
 
-FLEET_WEIGHT = 4.0
-"""Of the fleet's line against what one replica has shown. With less, chance makes one of equal replicas look faster by
-more than a tie, and an idle fleet sends it everything; with more, a slow replica is found out late. Four replicas,
-times with 40 % noise, 40 requests one by one: some replica gets none in 76 of 300 runs at weight 1, in 1 at 4."""
+FLEET_WEIGHT = 2.0
+"""Of the fleet's line against what one replica has shown: with less, chance makes one of equal replicas look fast; with
+more, a slow one is found out late."""
 
 SAME_PACE = 1.3
 """A replica's pace within this factor of the fleet's is taken for the fleet's: times to first token are not steady
 enough to tell equal replicas apart, and the one that chance favours would get all that an idle fleet is asked."""
+
+SHORT_ANSWER = 16
+"""Tokens; what so few take to decode is left in the time where nothing is known of decoding."""
+
+STEP_WEIGHT = 0.1
 
 MIN_REACH = 256.0
 HALF_LIFE = 60.0
@@ -99,6 +106,7 @@ class FleetSpeed:
         self._moments = _Moments()
         self.line = PRIOR
         self.reach = MIN_REACH
+        self.step: float | None = None
 
     def replica(self) -> ReplicaSpeed:
         """A replica that nothing is known of."""
@@ -121,12 +129,28 @@ class ReplicaSpeed:
         self._line = fleet.line
         self._drawn_from: Line | None = None
         self._drawn_at = 0.0
+        self._step: float | None = None
 
     def observe(self, *, tokens: int, seconds: float, now: float) -> None:
         """A first token came ``seconds`` after its request was sent, behind ``tokens`` tokens of prefill."""
         self._fleet.observe(tokens=tokens, seconds=seconds, now=now)
         self._moments.fade(now)
         self._moments.add(tokens, seconds)
+
+    def observe_whole(self, *, tokens: int, answer_tokens: int | None, seconds: float, now: float) -> None:
+        """As ``observe``, of an answer of ``answer_tokens`` that was complete after ``seconds``."""
+        step = self._step if self._step is not None else self._fleet.step
+        if answer_tokens is None or (step is None and answer_tokens > SHORT_ANSWER):
+            return
+        decoding = (step or 0.0) * max(answer_tokens - 1, 0)
+        if decoding < seconds:
+            self.observe(tokens=tokens, seconds=seconds - decoding, now=now)
+
+    def observe_decoding(self, *, tokens: int, seconds: float) -> None:
+        """The ``tokens`` after a first one took ``seconds``."""
+        if tokens > 0:
+            self._step = _moved(self._step, seconds / tokens)
+            self._fleet.step = _moved(self._fleet.step, seconds / tokens)
 
     def line(self, now: float) -> Line:
         """What is known of this replica at ``now``."""
@@ -141,3 +165,7 @@ class ReplicaSpeed:
         """Seconds per token for comparing this replica with others; see ``SAME_PACE``."""
         own, fleet = self.line(now).pace, self._fleet.line.pace
         return fleet if fleet / SAME_PACE < own < fleet * SAME_PACE else own
+
+
+def _moved(mean: float | None, value: float) -> float:
+    return value if mean is None else mean + STEP_WEIGHT * (value - mean)

@@ -92,8 +92,7 @@ class Exchange:
         )
         status = self.lane.status
         self.lane.tally.record(outcome, batches=0 if status is None else status.batches)
-        if self._plan.request.stream:
-            self._learn(outcome, now=now)
+        self._learn(outcome, report.completion_tokens, now=now)
 
     def _witness(self) -> Witness | None:
         prompt, lane = self._plan.prompt, self.lane
@@ -101,8 +100,14 @@ class Exchange:
             return None
         return witness(prompt, width=self._chosen.width, pairs=lane.pairs, holds=lane.holds)
 
-    def _learn(self, outcome: Outcome, *, now: float) -> None:
+    def _learn(self, outcome: Outcome, answer_tokens: int | None, *, now: float) -> None:
         assert self._first_after is not None, "an answer cannot end before it has begun"
-        computed = outcome.prompt_tokens - (outcome.reported or 0)
-        self.lane.speed.observe(tokens=self._booking.tokens_ahead + computed, seconds=self._first_after, now=now)
+        speed = self.lane.speed
+        tokens = self._booking.tokens_ahead + outcome.prompt_tokens - (outcome.reported or 0)
+        if not self._plan.request.stream:
+            speed.observe_whole(tokens=tokens, answer_tokens=answer_tokens, seconds=self._first_after, now=now)
+            return
+        speed.observe(tokens=tokens, seconds=self._first_after, now=now)
+        if answer_tokens is not None:
+            speed.observe_decoding(tokens=answer_tokens - 1, seconds=now - self._sent_at - self._first_after)
         self._metrics.first_token(self.lane.url, seconds=self._first_after)

@@ -8,10 +8,14 @@ __all__ = ["Report", "is_bare_usage", "read_report"]
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Prompt tokens as the engine counted them, and those it found in its cache (None: it did not say)."""
+    """Prompt tokens as the engine counted them, those it found in its cache, and those of the answer.
+
+    None: it did not say.
+    """
 
     prompt_tokens: int
     cached_tokens: int | None
+    completion_tokens: int | None = None
 
 
 class _Details(msgspec.Struct):
@@ -20,11 +24,13 @@ class _Details(msgspec.Struct):
 
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
+    completion_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
 
 
 class _MetaInfo(msgspec.Struct):
     prompt_tokens: int | None = None
+    completion_tokens: int | None = None
     cached_tokens: int | None = None
 
 
@@ -59,8 +65,9 @@ def _decode(answer: bytes | bytearray) -> _Answer | None:
 def _report(answer: _Answer) -> Report | None:
     meta, usage = answer.meta_info, answer.usage
     if meta is not None and meta.prompt_tokens is not None:
-        return Report(meta.prompt_tokens, meta.cached_tokens)
+        return Report(meta.prompt_tokens, meta.cached_tokens, meta.completion_tokens)
     if usage is not None and usage.prompt_tokens is not None:
         details = usage.prompt_tokens_details
-        return Report(usage.prompt_tokens, None if details is None else details.cached_tokens)
+        cached = None if details is None else details.cached_tokens
+        return Report(usage.prompt_tokens, cached, usage.completion_tokens)
     return None

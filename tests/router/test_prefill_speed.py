@@ -79,3 +79,31 @@ def test_noise_never_makes_a_pace_negative_or_unbounded() -> None:
     assert line.overhead >= 0.0
     replica.observe(tokens=0, seconds=1e6, now=21.0)
     assert replica.line(21.0).pace <= 0.1
+
+
+def test_answers_that_come_at_once_teach_too_less_what_their_further_tokens_took() -> None:
+    random, replica, step = Random(5), FleetSpeed().replica(), 0.01
+    for _ in range(20):
+        replica.observe_decoding(tokens=10, seconds=10 * step)
+    for second in range(60):
+        tokens, answer = random.randint(50, 4000), random.randint(1, 200)
+        seconds = OVERHEAD + tokens * 2e-4 + (answer - 1) * step
+        replica.observe_whole(tokens=tokens, answer_tokens=answer, seconds=seconds, now=float(second))
+    assert replica.line(60.0).pace == pytest.approx(2e-4, rel=0.1)
+
+
+def test_a_long_answer_that_came_at_once_says_nothing_where_decoding_is_unknown() -> None:
+    replica = FleetSpeed().replica()
+    replica.observe_whole(tokens=100, answer_tokens=500, seconds=9.0, now=1.0)
+    replica.observe_whole(tokens=100, answer_tokens=None, seconds=9.0, now=1.0)
+    assert replica.line(1.0).pace == pytest.approx(PRIOR_PACE)
+
+
+def test_replicas_of_nearly_one_speed_are_compared_as_equals() -> None:
+    fleet = FleetSpeed()
+    near, slow = fleet.replica(), fleet.replica()
+    teach(near, 1.1e-4)
+    now = teach(fleet.replica(), 1e-4, seed=4)
+    assert near.pace(now) == fleet.line.pace
+    now = teach(slow, 5e-4, count=10, start=now)
+    assert slow.pace(now) == slow.line(now).pace > 2 * near.line(now).pace
