@@ -79,6 +79,11 @@ class Lane:
         """Whether its blocks hold pairs of neighbouring tokens."""
         return self._index.pairs(self.handle)
 
+    @property
+    def engines(self) -> int:
+        """Engines that stood behind its stream before this one."""
+        return self._index.engines(self.handle)
+
     def holds(self, prompt: Prompt) -> int:
         """Tokens of a prompt that the index holds for it now."""
         match = self._index.match(prompt, [self.handle]).get(self.handle)

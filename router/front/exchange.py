@@ -98,7 +98,7 @@ class Exchange:
         prompt, lane = self._plan.prompt, self.lane
         if prompt is None:
             return None
-        return witness(prompt, width=self._chosen.width, pairs=lane.pairs, holds=lane.holds)
+        return witness(prompt, width=self._chosen.width, pairs=lane.pairs, engines=lane.engines, holds=lane.holds)
 
     def _learn(self, outcome: Outcome, answer_tokens: int | None, *, now: float) -> None:
         assert self._first_after is not None, "an answer cannot end before it has begun"

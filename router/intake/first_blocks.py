@@ -16,9 +16,13 @@ KEPT_IDS = 64
 
 
 class FirstBlocks:
-    """The latest ``KEPT_BLOCKS`` first blocks by key, with their first ``KEPT_IDS`` token ids."""
+    """The latest ``KEPT_BLOCKS`` first blocks by key, with their first ``KEPT_IDS`` token ids.
+
+    ``engines`` counts the engines that stood behind the lane before.
+    """
 
     def __init__(self) -> None:
+        self.engines = 0
         self._ids: dict[int, array[int]] = {}
 
     def __len__(self) -> int:
@@ -41,3 +45,4 @@ class FirstBlocks:
     def clear(self) -> None:
         """Another engine may stand behind the lane now."""
         self._ids.clear()
+        self.engines += 1

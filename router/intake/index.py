@@ -109,6 +109,11 @@ class BlockIndex:
         """How the prompts begin that the lane's events told of lately."""
         return self._lanes[handle].first_blocks
 
+    def engines(self, handle: LaneHandle) -> int:
+        """Engines that stood behind the lane before this one; 0 for a lane that is gone."""
+        lane = self._lanes.get(handle)
+        return 0 if lane is None else lane.first_blocks.engines
+
     def stats(self, handle: LaneHandle) -> LaneStats:
         """Sizes and counts of a lane."""
         return self._lanes[handle].stats()

@@ -75,7 +75,9 @@ def _must_be_announced(facts: LaneFacts) -> list[Outcome]:
         outcome
         for outcome in facts.settled
         if not outcome.predicted
+        and outcome.witness is not None
         and outcome.first_key is not None
+        and outcome.witness.engines == facts.first_blocks.engines
         and not outcome.namespaced
         and outcome.width == facts.width
         and (facts.complete or (outcome.reported is not None and outcome.reported < (outcome.width or 0)))

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from router.intake.first_blocks import FirstBlocks
+import pytest
+
+from router.intake.first_blocks import KEPT_BLOCKS, FirstBlocks
 from router.proof.facts import LaneFacts
 from router.proof.fault import Fault
+from router.proof.fault_book import FaultBook
 from router.proof.faults import lane_faults
+from router.proof.first_difference import Difference, first_difference
 from router.proof.tally import LaneTally, Outcome
+from router.proof.witness import Witness
 
 
 def outcome(**given: Any) -> Outcome:
@@ -162,3 +167,138 @@ def test_a_restart_wipes_the_evidence_but_not_the_sums() -> None:
     books.restart()
     assert codes(facts(books, batches=0, emitted_widths=())) == []
     assert (books.prompt_tokens, books.predicted) == (900, 432)
+
+
+def seen(*, first_key: int | None, head: tuple[int, ...] = (), namespaced: bool = False, plain: int = 0) -> Witness:
+    return Witness(namespaced=namespaced, plain_tokens=plain, first_key=first_key, head=head)
+
+
+def announced(*blocks: tuple[int, ...], key: int = 1000) -> FirstBlocks:
+    found = FirstBlocks()
+    for number, ids in enumerate(blocks):
+        found.note(key + number, ids, pairs=False)
+    return found
+
+
+OURS, THEIRS = (5, 6, 7, 8, 9, 10), (99, 5, 6, 7, 8, 9)
+
+
+def unseen(count: int, **given: Any) -> LaneTally:
+    return tally(*[outcome(witness=seen(first_key=number, head=OURS), **given) for number in range(count)])
+
+
+def test_prompts_whose_first_blocks_are_never_announced_are_tokenized_otherwise() -> None:
+    """C6, where the lengths agree: the fault names the first token that differs, and the shift."""
+    fault = only(facts(unseen(5), first_blocks=announced(THEIRS)))
+    assert fault.code == "tokenization-mismatch"
+    assert dict(fault.evidence) == {
+        "prompts": 5,
+        "tokens_here": 100,
+        "tokens_there": 100,
+        "first_difference": 0,
+        "token_here": 5,
+        "token_there": 99,
+    }
+    assert "1 more in front" in fault.detail
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"first_blocks": announced(OURS, OURS, OURS, OURS, OURS, key=0)},  # they were announced
+        {"now": 0.5},  # their events may still come
+        {"batches": 0},  # nothing comes: another fault
+        {"lost": 2},  # they may have been lost
+        {"emitted_widths": (12,), "advertised_width": 12},  # hashed at a width that is no more
+    ],
+)
+def test_first_blocks_that_prove_nothing_are_no_fault(given: dict[str, Any]) -> None:
+    assert "tokenization-mismatch" not in codes(facts(unseen(5), **{"first_blocks": announced(THEIRS), **given}))
+
+
+def test_what_another_engine_announced_proves_nothing() -> None:
+    blocks = announced(THEIRS)
+    blocks.clear()
+    blocks.note(1000, THEIRS, pairs=False)
+    assert codes(facts(unseen(5), first_blocks=blocks)) == []
+
+
+def test_a_block_that_was_cached_before_the_router_came_need_not_be_announced() -> None:
+    found = unseen(5, reported=96)
+    assert codes(facts(found, complete=False, first_blocks=announced(THEIRS))) == []
+    assert codes(facts(unseen(5, reported=0), complete=False, first_blocks=announced(THEIRS))) == [
+        "tokenization-mismatch"
+    ]
+
+
+def salted(count: int, **given: Any) -> list[Outcome]:
+    return [outcome(witness=seen(first_key=None, namespaced=True, plain=48), **given) for _ in range(count)]
+
+
+def test_salted_prompts_that_fare_otherwise_than_plain_ones_are_named() -> None:
+    """C11: the engine finds them, its events do not name the salt; and the reverse."""
+    plain = [outcome(predicted=48, reported=48) for _ in range(5)]
+    fault = only(facts(tally(*plain, *salted(5, reported=48))))
+    assert fault.code == "salt-or-adapter-mismatch"
+    assert fault.evidence["indexed_without_namespace"] == 5
+    found = codes(facts(tally(*plain, *salted(6, predicted=96, reported=0))))
+    assert found == ["salt-or-adapter-mismatch", "hits-not-realised"]
+    assert codes(facts(tally(*plain, *salted(6, predicted=48, reported=48)))) == []
+
+
+def test_salts_are_not_blamed_where_plain_prompts_fare_no_better() -> None:
+    plain = [outcome(reported=48) for _ in range(9)]
+    assert codes(facts(tally(*plain, *salted(5, reported=48)))) == []
+
+
+def test_the_first_difference_is_that_to_the_most_alike() -> None:
+    assert first_difference(OURS, []) is None
+    assert first_difference(OURS, [OURS]) is None
+    assert first_difference(OURS, [(50, 51, 52, 53, 54, 55)]) is None
+    assert first_difference(OURS, [(1, 2, 3), (5, 6, 7, 1, 9, 10)]) == Difference(at=3, here=8, there=1, shift=0)
+    assert first_difference(THEIRS, [OURS]) == Difference(at=0, here=99, there=5, shift=-1)
+
+
+def test_first_blocks_are_bounded_and_pairs_are_read_as_tokens() -> None:
+    found = FirstBlocks()
+    for key in range(3 * KEPT_BLOCKS):
+        found.note(key, [1, 2, 2, 3, 3, 4], pairs=True)
+    assert len(found) == KEPT_BLOCKS
+    assert 0 not in found
+    assert [list(ids) for ids in found.latest(1)] == [[1, 2, 3]]
+
+
+def test_a_fault_keeps_its_first_time_until_it_is_gone() -> None:
+    book = FaultBook()
+    fault = only(facts(lost=3))
+    assert [sighting.code for sighting in book.enter("a", [fault], now=1.0)] == ["stream-lost"]
+    assert book.enter("a", [fault], now=2.0) == []
+    (held,) = book.faults("a")
+    assert (held.first_seen, held.last_seen) == (1.0, 2.0)
+    assert book.enter("a", [], now=3.0) == []
+    assert book.faults("a") == []
+    (again,) = book.enter("a", [fault], now=4.0)
+    assert again.first_seen == 4.0
+    book.forget("a")
+    assert book.faults("a") == []
+
+
+def test_every_fault_says_what_to_do_and_proves_itself() -> None:
+    found = lane_faults(
+        facts(
+            tally(*[outcome(counted_tokens=99, predicted=48, reported=0) for _ in range(20)], batches=False),
+            advertised_width=3,
+            lost=1,
+            stream_state="untrusted",
+            stream_reason="why",
+        )
+    )
+    assert len(found) >= 6
+    assert all(fault.advice and fault.evidence for fault in found)
+
+
+def test_the_window_shows_promise_report_and_difference() -> None:
+    books = tally(*[outcome(predicted=48, reported=36) for _ in range(100)], outcome(counted_tokens=None, reported=9))
+    sums = books.window_sums
+    assert (sums.requests, sums.prompt) == (63, 6300)
+    assert (sums.predicted_hit, sums.reported_hit, sums.difference) == (63 * 48, 63 * 36, 63 * 12)
