@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from contract.geometry import Geometry
+from engine.kernels.kv_store import store_kv
+from engine.kernels.slot_mapping import NOT_HERE, slot_mapping
 
 __all__ = ["KVPool", "Shard"]
 
@@ -22,8 +24,8 @@ class Shard:
         positions = range(geometry.block_width)
         self._page_size = geometry.page_size
         self._width = geometry.block_width
-        self._is_own = torch.tensor([geometry.owner(p) == dcp_rank for p in positions], device=device)
-        self._offset = torch.tensor([geometry.local_offset(p) for p in positions], device=device)
+        rows = [geometry.local_offset(p) if geometry.owner(p) == dcp_rank else NOT_HERE for p in positions]
+        self._rows = torch.tensor(rows, device=device)
         self._up_to = torch.tensor([geometry.local_length(p + 1, rank=dcp_rank) for p in positions], device=device)
 
     def visible(self, positions: Tensor) -> Tensor:
@@ -34,15 +36,13 @@ class Shard:
         """
         return positions // self._width * self._page_size + self._up_to[positions % self._width]
 
-    def slots(self, positions: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
+    def slots(self, positions: Tensor, blocks: Tensor) -> Tensor:
         """Where new tokens go that stand at ``positions`` of the ``blocks`` (ids) that hold them.
 
         Returns:
-            The indices of the own ones among them, and the pool row of each: ``block * page_size + local offset``.
+            The pool row of each, ``block * page_size + local offset``, or `NOT_HERE` where another rank stores it.
         """
-        places = positions % self._width
-        own = self._is_own[places].nonzero().squeeze(1)
-        return own, blocks[own] * self._page_size + self._offset[places[own]]
+        return slot_mapping(positions, blocks, self._rows, page_size=self._page_size)
 
 
 class KVPool:
@@ -73,6 +73,8 @@ class KVPool:
         return self._pages[0, layer], self._pages[1, layer]
 
     def store(self, layer: int, *, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Write ``keys`` and ``values`` ``[tokens, num_kv_heads, head_dim]`` to the rows ``slots`` ``[tokens]``."""
-        self._rows[0, layer].index_copy_(0, slots, keys)
-        self._rows[1, layer].index_copy_(0, slots, values)
+        """Write ``keys`` and ``values`` ``[tokens, num_kv_heads, head_dim]`` to the rows ``slots`` ``[tokens]``.
+
+        What has the slot `NOT_HERE` is left out.
+        """
+        store_kv(keys, values, key_rows=self._rows[0, layer], value_rows=self._rows[1, layer], slots=slots)

@@ -2,7 +2,6 @@
 
 The causal mask is a count: query ``i`` sees the first ``visible[i]`` tokens in the pages. On a rank's shard that is the
 number of own tokens at or before the query's position, so context, new tokens and shards need no cases of their own.
-Plain torch on any device.
 """
 
 from __future__ import annotations
@@ -10,7 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["extend_attention"]
+from engine.kernels.cpu_attention import extend_attention_cpu
+
+__all__ = ["extend_attention", "extend_attention_reference"]
 
 _LOWEST = torch.finfo(torch.float32).min
 
@@ -18,7 +19,7 @@ _LOWEST = torch.finfo(torch.float32).min
 def extend_attention(
     queries: Tensor, keys: Tensor, values: Tensor, table: Tensor, visible: Tensor, *, longest: int
 ) -> tuple[Tensor, Tensor]:
-    """Partial attention with its log-sum-exp. Memory for the scores grows with ``tokens * longest``.
+    """Partial attention with its log-sum-exp, on the device where the cache is.
 
     Args:
         queries: ``[tokens, heads, head_dim]``; heads share KV heads in contiguous runs.
@@ -31,6 +32,19 @@ def extend_attention(
     Returns:
         Output ``[tokens, heads, head_dim]`` and LSE ``[tokens, heads]``, as `paged_decode` defines them.
     """
+    if queries.is_cuda:
+        from engine.kernels.extend_attention_triton import extend_attention_triton
+
+        return extend_attention_triton(queries, keys, values, table, visible)
+    if queries.device.type == "cpu":
+        return extend_attention_cpu(queries, keys, values, table, visible, longest=longest)
+    return extend_attention_reference(queries, keys, values, table, visible, longest=longest)
+
+
+def extend_attention_reference(
+    queries: Tensor, keys: Tensor, values: Tensor, table: Tensor, visible: Tensor, *, longest: int
+) -> tuple[Tensor, Tensor]:
+    """`extend_attention` in plain torch. Memory for the scores grows with ``tokens * longest``."""
     tokens, heads, head_dim = queries.shape
     if longest == 0:
         return torch.zeros_like(queries), queries.new_full((tokens, heads), float("-inf"))

@@ -1,4 +1,9 @@
-"""`engine.kernels.paged_decode` as a Triton kernel: one program attends with all queries that share a KV head."""
+"""`engine.kernels.paged_decode` as a Triton kernel: one program attends with all queries that share a KV head.
+
+A batch of few sequences would leave most of a GPU idle, so sequences are cut into spans that are attended to apart and
+merged by log-sum-exp, exactly as the shards of ranks are. How many spans depends on shapes only, never on lengths,
+which the host does not know.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels.lse_merge_triton import merge_triton
+from engine.kernels.paged_tile_triton import finished, fold_tile, tile_rows
+
 __all__ = ["paged_decode_kernel", "paged_decode_triton"]
 
 _BLOCK_TOKENS = 32
+_SMALLEST_DOT = 16
+_SHORTEST_SPAN = 256
+_ENOUGH_PROGRAMS = 264  # two for each of a Hopper's 132 multiprocessors
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -23,7 +34,7 @@ def paged_decode_kernel(  # type: ignore[no-untyped-def]
     lse,
     scale,
     table_stride,
-    num_kv_heads,
+    span,
     page_size: tl.constexpr,
     group: tl.constexpr,
     head_dim: tl.constexpr,
@@ -31,77 +42,76 @@ def paged_decode_kernel(  # type: ignore[no-untyped-def]
     block_dim: tl.constexpr,
     block_tokens: tl.constexpr,
 ):
-    """Program ``(sequence, KV head)``; ``group`` query heads share it. All tensors are contiguous but the table's rows.
+    """Program ``(sequence, KV head, span)``: ``group`` query heads share its keys ``[start, start + span)``.
 
-    Online softmax over blocks of tokens, in float32 with elementwise products: groups are too small for ``tl.dot``.
+    ``output`` is ``[spans, batch, heads, head_dim]``, ``lse`` likewise. Contiguous, all but the table's rows.
     """
     sequence = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
+    num_kv_heads = tl.num_programs(1)
+    first = tl.program_id(2) * span
     length = tl.load(lengths + sequence)
-
+    last = tl.minimum(length, first + span)
+    table = tables + sequence * table_stride
     members = tl.arange(0, block_group)
     dims = tl.arange(0, block_dim)
     inside = (members < group)[:, None] & (dims < head_dim)[None, :]
     heads = (sequence * num_kv_heads + kv_head) * group + members
-    query_places = heads[:, None] * head_dim + dims[None, :]
-    query = tl.load(queries + query_places, mask=inside, other=0.0).to(tl.float32) * scale
+    query = tl.load(queries + heads[:, None] * head_dim + dims[None, :], mask=inside, other=0.0)
 
     # The smallest finite float32 stands for "nothing yet": it keeps -inf minus -inf, which is NaN, out of the sums.
     largest = tl.full([block_group], -3.4028234663852886e38, dtype=tl.float32)
     total = tl.zeros([block_group], dtype=tl.float32)
     acc = tl.zeros([block_group, block_dim], dtype=tl.float32)
-    for start in range(0, length, block_tokens):
+    for start in range(first, last, block_tokens):
         tokens = start + tl.arange(0, block_tokens)
-        seen = tokens < length
-        pages = tl.load(tables + sequence * table_stride + tokens // page_size, mask=seen, other=0).to(tl.int64)
-        rows = (pages * page_size + tokens % page_size) * num_kv_heads + kv_head
+        present = tokens < last
+        rows = tile_rows(table, tokens, present, kv_head, num_kv_heads, page_size)
         places = rows[:, None] * head_dim + dims[None, :]
-        present = seen[:, None] & (dims < head_dim)[None, :]
-        key = tl.load(keys + places, mask=present, other=0.0).to(tl.float32)
-        value = tl.load(values + places, mask=present, other=0.0).to(tl.float32)
+        mask = present[:, None] & (dims < head_dim)[None, :]
+        key = tl.load(keys + places, mask=mask, other=0.0)
+        value = tl.load(values + places, mask=mask, other=0.0)
+        largest, total, acc = fold_tile(query, key, value, present[None, :], scale, largest, total, acc)
 
-        scores = tl.sum(query[:, None, :] * key[None, :, :], axis=2)
-        scores = tl.where(seen[None, :], scores, float("-inf"))
-        new_largest = tl.maximum(largest, tl.max(scores, axis=1))
-        weights = tl.exp(scores - new_largest[:, None])
-        shrink = tl.exp(largest - new_largest)
-        acc = acc * shrink[:, None] + tl.sum(weights[:, :, None] * value[None, :, :], axis=1)
-        total = total * shrink + tl.sum(weights, axis=1)
-        largest = new_largest
-
-    empty = total == 0.0
-    safe_total = tl.where(empty, 1.0, total)
-    tl.store(output + query_places, acc / safe_total[:, None], mask=inside)
-    tl.store(lse + heads, tl.where(empty, float("-inf"), largest + tl.log(safe_total)), mask=members < group)
+    result, result_lse = finished(largest, total, acc)
+    heads += tl.program_id(2) * tl.num_programs(0) * num_kv_heads * group
+    tl.store(output + heads[:, None] * head_dim + dims[None, :], result, mask=inside)
+    tl.store(lse + heads, result_lse, mask=members < group)
 
 
 def paged_decode_triton(
-    queries: Tensor, keys: Tensor, values: Tensor, tables: Tensor, lengths: Tensor
+    queries: Tensor, keys: Tensor, values: Tensor, tables: Tensor, lengths: Tensor, *, spans: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """`engine.kernels.paged_decode.paged_decode` on the GPU; same arguments and results."""
+    """`engine.kernels.paged_decode.paged_decode` on the GPU; same arguments and results.
+
+    Sequences are cut into ``spans``; None: into as many as keep the GPU busy.
+    """
     batch, heads, head_dim = queries.shape
     page_size, kv_heads = keys.shape[1:3]
     assert keys.is_contiguous(), "the key pages of a layer must be contiguous"
     assert values.is_contiguous(), "the value pages of a layer must be contiguous"
-    queries = queries.contiguous()
-    output = torch.empty_like(queries)
-    lse = torch.empty((batch, heads), device=queries.device, dtype=torch.float32)
-    paged_decode_kernel[(batch, kv_heads)](
-        queries,
+    longest = tables.shape[1] * page_size
+    if spans is None:
+        spans = min(triton.cdiv(_ENOUGH_PROGRAMS, batch * kv_heads), triton.cdiv(longest, _SHORTEST_SPAN))
+    parts = torch.empty((spans, *queries.shape), device=queries.device, dtype=torch.float32)
+    lses = torch.empty((spans, batch, heads), device=queries.device, dtype=torch.float32)
+    paged_decode_kernel[(batch, kv_heads, spans)](
+        queries.contiguous(),
         keys,
         values,
         tables,
         lengths,
-        output,
-        lse,
+        parts,
+        lses,
         head_dim**-0.5,
         tables.stride(0),
-        kv_heads,
+        triton.cdiv(longest, spans),
         page_size=page_size,
         group=heads // kv_heads,
         head_dim=head_dim,
-        block_group=triton.next_power_of_2(heads // kv_heads),
-        block_dim=triton.next_power_of_2(head_dim),
+        block_group=max(_SMALLEST_DOT, triton.next_power_of_2(heads // kv_heads)),
+        block_dim=max(_SMALLEST_DOT, triton.next_power_of_2(head_dim)),
         block_tokens=_BLOCK_TOKENS,
     )
-    return output, lse
+    output, lse = (parts[0], lses[0]) if spans == 1 else merge_triton(parts, lses)
+    return output.to(queries.dtype), lse

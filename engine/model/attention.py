@@ -29,8 +29,7 @@ __all__ = ["Attention", "Placement"]
 class Placement:
     """What a step means to one rank: which of its new tokens to store where, and what each query sees here."""
 
-    own: Tensor  # rows of the step that this rank stores
-    slots: Tensor  # pool row of each
+    slots: Tensor  # [T], pool row of each token that this rank stores, NOT_HERE for the others
     visible: Tensor  # [T], own tokens that each query sees
 
 
@@ -46,8 +45,8 @@ class Attention:
 
     def place(self, step: Step) -> Placement:
         """Work out, once a step, what all layers need."""
-        own, slots = self._shard.slots(step.positions, step.blocks)
-        return Placement(own=own, slots=slots, visible=self._shard.visible(step.positions))
+        slots = self._shard.slots(step.positions, step.blocks)
+        return Placement(slots=slots, visible=self._shard.visible(step.positions))
 
     def forward(
         self, layer: int, *, queries: Tensor, keys: Tensor, values: Tensor, step: Step, placement: Placement
@@ -65,7 +64,6 @@ class Attention:
         Returns:
             ``[T, own heads, head_dim]``, the same on all ranks of the group.
         """
-        keys, values = keys.index_select(0, placement.own), values.index_select(0, placement.own)
         self._pool.store(layer, slots=placement.slots, keys=keys, values=values)
         partial = [self._attend(layer, queries, part, placement) for part in step.parts]
         if self._group.size == 1:

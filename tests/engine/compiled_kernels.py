@@ -6,18 +6,56 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from engine.kernels.extend_attention_triton import extend_attention_kernel
+from engine.kernels.kernel_tables_triton import kernel_tables_kernel
+from engine.kernels.kv_store_triton import store_kv_kernel
 from engine.kernels.lse_merge_triton import merge_kernel
 from engine.kernels.paged_decode_triton import paged_decode_kernel
+from engine.kernels.slot_mapping_triton import slot_mapping_kernel
 
-POINTERS = {"lengths": "*i64", "tables": "*i64"}  # all others point to float32
+INTEGERS = ("lengths", "tables", "table", "visible", "positions", "blocks", "rows", "slots", "expanded")
+ATTENTION = {"page_size": 16, "group": 3, "head_dim": 64, "block_dim": 64, "block_tokens": 32}
 
 
-def compile_for_hopper(kernel: object, *, pointers: str, scalars: dict[str, str], constants: dict[str, int]) -> None:
-    signature = {name: POINTERS.get(name, "*fp32") for name in pointers.split()}
-    signature |= scalars | dict.fromkeys(constants, "constexpr")
+def compile_for_hopper(
+    kernel: object,
+    *,
+    pointers: str,
+    scalars: str,
+    constants: dict[str, int],
+    cache: str = "fp32",
+    num_warps: int = 4,
+    **others: str,
+) -> None:
+    """``pointers`` to integers are int64, ``others`` are what they say, all further ones are ``cache``'s type."""
+    signature = {name: "*i64" if name in INTEGERS else f"*{cache}" for name in pointers.split()}
+    signature |= dict.fromkeys(scalars.split(), "i32") | others | dict.fromkeys(constants, "constexpr")
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
     assert compiled.asm["cubin"][:4] == b"\x7fELF", "no cubin came out"
+
+
+def compile_attention(cache: str) -> None:
+    compile_for_hopper(
+        paged_decode_kernel,
+        pointers="queries keys values tables lengths output lse",
+        scalars="table_stride span",
+        constants=ATTENTION | {"block_group": 16},
+        cache=cache,
+        scale="fp32",
+        output="*fp32",
+        lse="*fp32",
+    )
+    compile_for_hopper(
+        extend_attention_kernel,
+        pointers="queries keys values table visible output lse",
+        scalars="num_tokens",
+        constants=ATTENTION | {"block_queries": 64},
+        cache=cache,
+        num_warps=8,
+        scale="fp32",
+        lse="*fp32",
+    )
 
 
 def main() -> None:
@@ -25,22 +63,30 @@ def main() -> None:
     compile_for_hopper(
         merge_kernel,
         pointers="outputs lses merged merged_lse",
-        scalars=dict.fromkeys([*strides, "num_ranks", "num_heads"], "i32"),
+        scalars=" ".join([*strides, "num_ranks", "num_heads"]),
         constants={"head_dim": 64, "block_dim": 64},
     )
     compile_for_hopper(
-        paged_decode_kernel,
-        pointers="queries keys values tables lengths output lse",
-        scalars={"scale": "fp32", "table_stride": "i32", "num_kv_heads": "i32"},
-        constants={
-            "page_size": 16,
-            "group": 3,
-            "head_dim": 64,
-            "block_group": 4,
-            "block_dim": 64,
-            "block_tokens": 32,
-        },
+        slot_mapping_kernel,
+        pointers="positions blocks rows slots",
+        scalars="num_tokens width page_size",
+        constants={"block_tokens": 256},
     )
+    compile_for_hopper(
+        store_kv_kernel,
+        pointers="keys values key_rows value_rows slots",
+        scalars="keys_stride values_stride",
+        constants={"row_size": 192, "block_row": 256},
+        cache="bf16",
+    )
+    compile_for_hopper(
+        kernel_tables_kernel,
+        pointers="tables expanded",
+        scalars="table_stride columns pages_per_block",
+        constants={"block_columns": 256},
+    )
+    for cache in ("fp32", "bf16"):
+        compile_attention(cache)
     print("all kernels compile")
 
 

@@ -17,9 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from contract.geometry import Geometry
 from engine.kernels.extend_attention import extend_attention
+from engine.kernels.kernel_tables import kernel_tables
+from engine.kernels.kv_store import store_kv
 from engine.kernels.lse_merge import merge, merge_reference
 from engine.kernels.paged_decode import paged_decode
+from engine.kernels.slot_mapping import NOT_HERE
 
 HERE = Path(__file__).parent
 LSE_CASES = json.loads((HERE.parent / "golden" / "vllm-dcp-math.json").read_text())["lse_combine"]
@@ -99,6 +103,38 @@ def test_extend_attention_shows_each_query_the_keys_that_are_visible_to_it(
     for query, length, *actual in zip(queries, visible.tolist(), outputs, lses, strict=True):
         expected = naive_attention(query, sequence(keys, table, length), sequence(values, table, length))
         torch.testing.assert_close(tuple(actual), expected)
+
+
+def test_storing_writes_the_rows_that_have_a_slot_and_no_others() -> None:
+    keys, values = torch.randn(2, 4, 2, 8)
+    rows = torch.zeros(2, 6, 2, 8)
+    store_kv(keys, values, key_rows=rows[0], value_rows=rows[1], slots=torch.tensor([5, NOT_HERE, 0, NOT_HERE]))
+    expected = torch.zeros(2, 6, 2, 8)
+    for row, token in ((5, 0), (0, 2)):
+        expected[0, row], expected[1, row] = keys[token], values[token]
+    assert torch.equal(rows, expected)
+
+
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**32))
+def test_tokens_are_found_in_kernel_pages_where_blocks_of_several_pages_were_allocated(
+    interleave: int, runs: int, pages_per_block: int, dcp_size: int, seed: int
+) -> None:
+    kernel = Geometry(page_size=runs * interleave, dcp_size=dcp_size, interleave=interleave)
+    allocated = Geometry(page_size=kernel.page_size * pages_per_block, dcp_size=dcp_size, interleave=interleave)
+    blocks = torch.randperm(9, generator=torch.Generator().manual_seed(seed))[:3]
+    pages = kernel_tables(blocks.unsqueeze(0), pages_per_block=pages_per_block)[0]
+    for position in range(3 * allocated.block_width):
+        slot = blocks[allocated.block_index(position)] * allocated.page_size + allocated.local_offset(position)
+        assert slot == pages[kernel.block_index(position)] * kernel.page_size + kernel.local_offset(position)
+        assert allocated.owner(position) == kernel.owner(position)
+
+
+def test_attention_over_kernel_pages_is_attention_over_the_blocks_that_they_make_up() -> None:
+    keys, values = torch.randn(2, 5, 6, 2, 8)  # 5 blocks of 6 rows, 2 kernel pages of 3 each
+    queries, blocks, lengths = torch.randn(2, 4, 8), torch.tensor([[4, 1], [2, 0]]), torch.tensor([8, 3])
+    pages = kernel_tables(blocks, pages_per_block=2)
+    over_pages = paged_decode(queries, keys.view(10, 3, 2, 8), values.view(10, 3, 2, 8), pages, lengths)
+    torch.testing.assert_close(over_pages, paged_decode(queries, keys, values, blocks, lengths))
 
 
 def run_script(name: str, *arguments: str, **environment: str) -> str:

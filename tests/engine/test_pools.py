@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from contract.geometry import Geometry
 from engine.cache.pools import KVPool, Shard
+from engine.kernels.slot_mapping import NOT_HERE
 
 CPU = torch.device("cpu")
 GOLDEN = Path(__file__).parent.parent / "golden" / "vllm-dcp-math.json"
@@ -33,12 +34,19 @@ def test_each_new_token_is_stored_by_its_owner_only_in_the_row_that_the_geometry
     table = data.draw(st.permutations(range(geometry.blocks_for(positions.stop))))
     blocks = [table[geometry.block_index(position)] for position in positions]
     for rank in range(geometry.dcp_size):
-        own, slots = Shard(geometry, dcp_rank=rank, device=CPU).slots(torch.tensor(positions), torch.tensor(blocks))
-        expected = [index for index, position in enumerate(positions) if geometry.owner(position) == rank]
-        assert own.tolist() == expected
+        slots = Shard(geometry, dcp_rank=rank, device=CPU).slots(torch.tensor(positions), torch.tensor(blocks))
         assert slots.tolist() == [
-            blocks[index] * geometry.page_size + geometry.local_offset(positions[index]) for index in expected
+            block * geometry.page_size + geometry.local_offset(position)
+            if geometry.owner(position) == rank
+            else NOT_HERE
+            for position, block in zip(positions, blocks, strict=True)
         ]
+
+
+def test_tokens_of_no_block_are_stored_nowhere() -> None:
+    positions, blocks = torch.arange(3), torch.tensor([4, NOT_HERE, 4])
+    shard = Shard(Geometry(page_size=3), dcp_rank=0, device=CPU)
+    assert shard.slots(positions, blocks).tolist() == [12, NOT_HERE, 14]
 
 
 @given(geometries(), st.integers(0, 200))
