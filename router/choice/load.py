@@ -42,6 +42,11 @@ class Backlog(msgspec.Struct, frozen=True):
     waiting: float
     running: float
 
+    @property
+    def tokens(self) -> float:
+        """Both."""
+        return self.waiting + self.running
+
 
 class Surplus(msgspec.Struct, frozen=True):
     """What an engine has that did not come through this router, and how full its cache is."""
@@ -108,12 +113,11 @@ class LaneLoad:
 
 
 class Booking:
-    """One request's entry in its lane's books. ``tokens_ahead``: queued by others when it was sent."""
+    """One request's entry in its lane's books."""
 
     def __init__(self, load: LaneLoad, tokens: int, *, now: float) -> None:
         self.tokens = tokens
         self.sent_at = now
-        self.tokens_ahead = load.queued_tokens
         self._load = load
         load.queued_tokens += tokens
         load._line[self] = None

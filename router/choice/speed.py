@@ -23,9 +23,8 @@ PRIOR_OVERHEAD = 0.005
 PRIOR_WEIGHT = 0.1
 """Of the prior against what the fleet has shown; one observation weighs 1."""
 
-FLEET_WEIGHT = 2.0
-"""Of the fleet's line against what one replica has shown: with less, chance makes one of equal replicas look fast; with
-more, a slow one is found out late."""
+FLEET_WEIGHT = 1.0
+"""Of the fleet's line against what one replica has shown; the more, the later a slow replica is found out."""
 
 SAME_PACE = 1.3
 """A replica's pace within this factor of the fleet's is taken for the fleet's: times to first token are not steady
@@ -112,7 +111,7 @@ class FleetSpeed:
         """A replica that nothing is known of."""
         return ReplicaSpeed(self)
 
-    def observe(self, *, tokens: int, seconds: float, now: float) -> None:
+    def observe(self, *, tokens: float, seconds: float, now: float) -> None:
         """Take one observation in."""
         self._moments.fade(now)
         self._moments.add(tokens, seconds)
@@ -131,13 +130,13 @@ class ReplicaSpeed:
         self._drawn_at = 0.0
         self._step: float | None = None
 
-    def observe(self, *, tokens: int, seconds: float, now: float) -> None:
-        """A first token came ``seconds`` after its request was sent, behind ``tokens`` tokens of prefill."""
+    def observe(self, *, tokens: float, seconds: float, now: float) -> None:
+        """A first token came ``seconds`` after its request was sent; ``tokens`` were left to prefill until then."""
         self._fleet.observe(tokens=tokens, seconds=seconds, now=now)
         self._moments.fade(now)
         self._moments.add(tokens, seconds)
 
-    def observe_whole(self, *, tokens: int, answer_tokens: int | None, seconds: float, now: float) -> None:
+    def observe_whole(self, *, tokens: float, answer_tokens: int | None, seconds: float, now: float) -> None:
         """As ``observe``, of an answer of ``answer_tokens`` that was complete after ``seconds``."""
         step = self._step if self._step is not None else self._fleet.step
         if answer_tokens is None or (step is None and answer_tokens > SHORT_ANSWER):

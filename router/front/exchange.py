@@ -36,6 +36,7 @@ class Exchange:
         self._sent_at = now
         self._first_after: float | None = None
         self._sent = self._remember()
+        self._ahead = self.lane.load.backlog(pace=self.lane.speed.line(now).pace, now=now).tokens
         self._booking = self.lane.load.book(decision.chosen.uncached_tokens * plan.request.prompts, now=now)
         self._timer = None if plan.request.stream else self._expect_prefilled()
         self.lane.tally.routed += 1
@@ -61,7 +62,7 @@ class Exchange:
     def _expect_prefilled(self) -> asyncio.TimerHandle:
         """An answer that comes at once shows no first token: take the time it should need, by the learnt speed."""
         booking = self._booking
-        estimate = self.lane.speed.line(self._sent_at).at(booking.tokens_ahead + booking.tokens)
+        estimate = self.lane.speed.line(self._sent_at).at(self._ahead + booking.tokens)
         return asyncio.get_running_loop().call_later(estimate, lambda: booking.prefilled(now=self._sent_at + estimate))
 
     def first_token(self, *, now: float) -> None:
@@ -103,7 +104,7 @@ class Exchange:
     def _learn(self, outcome: Outcome, answer_tokens: int | None, *, now: float) -> None:
         assert self._first_after is not None, "an answer cannot end before it has begun"
         speed = self.lane.speed
-        tokens = self._booking.tokens_ahead + outcome.prompt_tokens - (outcome.reported or 0)
+        tokens = self._ahead + outcome.prompt_tokens - (outcome.reported or 0)
         if not self._plan.request.stream:
             speed.observe_whole(tokens=tokens, answer_tokens=answer_tokens, seconds=self._first_after, now=now)
             return

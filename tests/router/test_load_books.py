@@ -22,11 +22,6 @@ def test_prefill_tokens_are_released_by_the_first_token_and_the_decode_by_the_en
     assert (load.queued_tokens, load.decoding, load.in_flight) == (0, 0, 0)
 
 
-def test_a_booking_knows_what_was_queued_before_it() -> None:
-    load = LaneLoad()
-    assert [load.book(tokens, now=0.0).tokens_ahead for tokens in (100, 200, 5)] == [0, 100, 300]
-
-
 def test_an_answer_that_ends_before_its_first_token_leaves_nothing() -> None:
     load = LaneLoad()
     booking = load.book(7, now=0.0)
