@@ -37,7 +37,7 @@ class Model(Protocol):
         ...
 
     def logits(self, states: Tensor) -> Tensor:
-        """``[samples, vocab]`` of final states, float32."""
+        """``[samples, vocab]`` of final states, float32, on every rank; all take part."""
         ...
 
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from engine.cache.state_pool import StatePool
 from engine.model.attention import Attention
 from engine.model.experts import ExpertsLayer
+from engine.model.head import Head
 from engine.model.hybrid_config import HybridConfig, Residual
 from engine.model.hybrid_weights import HybridWeights, LinearWeights
 from engine.model.layers import AttentionLayer, Pass, norm
-from engine.model.linear import Linear
 from engine.model.linear_attention import LinearAttentionLayer
 from engine.model.rope import Rope
 from engine.model.state_plan import StatePlan
@@ -59,7 +59,7 @@ class Hybrid:
         self._rope = Rope(model, device=weights.embedding.device)
         self._embedding = weights.embedding
         self._final_norm = weights.final_norm
-        self._head = Linear(weights.head)
+        self._head = Head(weights.head, vocab_size=model.vocab_size, group=group)
         self._halves = [half for index in range(model.num_layers) for half in self._layer(index, weights)]
 
     def forward(self, step: Step) -> Tensor:
@@ -72,8 +72,8 @@ class Hybrid:
         return norm(hidden[step.sampled], self._final_norm, self._model)
 
     def logits(self, states: Tensor) -> Tensor:
-        """``[samples, vocab]`` of final states, float32."""
-        return self._head(states).float()
+        """``[samples, vocab]`` of final states, float32, on every rank; all take part."""
+        return self._head(states)
 
     def _whole(self, part: Tensor) -> Tensor:
         """The sum of all ranks' parts."""

@@ -54,7 +54,7 @@ class HybridWeights:
     embedding: Tensor  # [vocab, hidden]
     layers: tuple[HybridLayerWeights, ...]
     final_norm: Tensor  # [hidden]
-    head: Tensor  # [vocab, hidden]
+    head: Tensor  # [own rows of the vocabulary, hidden]
 
 
 def load_hybrid(

@@ -1,6 +1,6 @@
 """A Llama-shaped decoder, as every rank runs it: same step, same code, its own weights and its own shard of the cache.
 
-The embedding and the output projection are whole on every rank. Knows nothing of requests or sampling.
+The embedding is whole on every rank. Knows nothing of requests or sampling.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from engine.model.attention import Attention
 from engine.model.config import ModelConfig
+from engine.model.head import Head
 from engine.model.layers import AttentionLayer, MlpLayer, Pass, norm
-from engine.model.linear import Linear
 from engine.model.rope import Rope
 from engine.model.step import Step
 from engine.model.weights import Weights
@@ -33,7 +33,7 @@ class Llama:
         self._rope = Rope(model, device=weights.embedding.device)
         self._embedding = weights.embedding
         self._final_norm = weights.final_norm
-        self._head = Linear(weights.head)
+        self._head = Head(weights.head, vocab_size=model.vocab_size, group=group)
         self._layers = [
             (
                 AttentionLayer(
@@ -60,8 +60,8 @@ class Llama:
         return norm(hidden[step.sampled], self._final_norm, self._model)
 
     def logits(self, states: Tensor) -> Tensor:
-        """``[samples, vocab]`` of final states, float32."""
-        return self._head(states).float()
+        """``[samples, vocab]`` of final states, float32, on every rank; all take part."""
+        return self._head(states)
 
     def _whole(self, part: Tensor) -> Tensor:
         """The sum of all ranks' parts."""

@@ -51,12 +51,12 @@ class LayerWeights(AttentionWeights, MlpWeights):
 
 @dataclass(frozen=True)
 class Weights:
-    """A whole model, as one rank holds it. ``head`` is the output projection; it may be the embedding itself."""
+    """A whole model, as one rank holds it. ``head`` is the output projection; it may be rows of the embedding."""
 
     embedding: Tensor  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor  # [hidden]
-    head: Tensor  # [vocab, hidden]
+    head: Tensor  # [own rows of the vocabulary, hidden]
 
 
 def load_weights(
@@ -111,12 +111,12 @@ class WeightReader:
         self._read.update(names)
 
     def head(self, embedding: Tensor) -> Tensor:
-        """The output projection. Files of models that tie it to the embedding may still hold a copy."""
-        name = "lm_head.weight"
+        """The output projection's own rows. Files of models that tie it to the embedding may still hold a copy."""
+        name, rows = "lm_head.weight", self._shard.vocabulary
         if self._model.tied_embeddings:
             self.pass_over([name])
-            return embedding
-        return self.read(name, [self._model.vocab_size, self._model.hidden_size])
+            return embedding[rows.start : rows.stop]
+        return self.read(name, [self._model.vocab_size, self._model.hidden_size], rows=rows)
 
     def layer(self, index: int) -> LayerWeights:
         """One decoder layer."""

@@ -30,12 +30,13 @@ class WeightShard(msgspec.Struct, frozen=True, kw_only=True):
 
     The projection after attention is cut by columns, of which each head gives ``head_dim``: a rank takes
     ``out_columns`` of its own group's heads, since every rank of a group has the whole attention of those. The MLP is
-    cut by ``intermediate`` features, over all ranks.
+    cut by ``intermediate`` features, over all ranks, and the output projection by ``vocabulary`` rows.
     """
 
     heads: HeadShard
     out_columns: range
     intermediate: range
+    vocabulary: range
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,11 +102,17 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             heads=heads,
             out_columns=_share(columns, part=self.dcp_rank(rank), parts=self.dcp_size),
             intermediate=self.features(model.intermediate_size, rank=rank),
+            vocabulary=self._rows(model.vocab_size, rank=rank),
         )
 
     def features(self, total: int, *, rank: int) -> range:
         """``rank``'s share of ``total`` features that are cut over all ranks; shares differ by one at most."""
         return _share(total, part=rank, parts=self.tp_size)
+
+    def _rows(self, total: int, *, rank: int) -> range:
+        """``rank``'s share of rows whose products are put side by side again: all are as long but the last ones."""
+        share = -(-total // self.tp_size)
+        return range(min(rank * share, total), min((rank + 1) * share, total))
 
     @property
     def _groups_in_words(self) -> str:

@@ -24,7 +24,7 @@ __all__ = ["StepTask", "TorchRank", "WiredRank"]
 
 @dataclass(frozen=True)
 class StepTask:
-    """What every rank is given; only rank 0 looks at ``draws``."""
+    """What every rank is given; what ``draws`` say is for rank 0, that there are some for all."""
 
     step: Step
     draws: Sequence[Draw]
@@ -56,9 +56,10 @@ class TorchRank:
     def __call__(self, task: StepTask) -> list[int]:
         """The sampled tokens on rank 0, nothing on the others."""
         states = self._model.forward(task.step)
-        if not (self._samples and task.draws):
+        if not task.draws:  # which all ranks know
             return []
-        return sample(self._model.logits(states), task.draws)
+        logits = self._model.logits(states)
+        return sample(logits, task.draws) if self._samples else []
 
 
 class WiredRank:
