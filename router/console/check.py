@@ -19,7 +19,7 @@ import msgspec
 import uvloop
 
 from router.config import RouterConfig
-from router.console.probe import Probed, probe_lane, probe_prompt
+from router.console.probe import Probed, probe_lane
 from router.console.reader import ReadError, RouterReader
 from router.console.tables import print_verdicts
 from router.console.verdict import ReplicaVerdict, judge
@@ -107,7 +107,4 @@ async def _only(router: RouterReader) -> ReplicaView:
 
 async def _probe(router: RouterReader, view: ReplicaView, seconds: float) -> list[Probed]:
     chance = SystemRandom()
-    return [
-        await probe_lane(router, view, lane, prompt=probe_prompt(lane, chance=chance), seconds=seconds)
-        for lane in view.lanes
-    ]
+    return [await probe_lane(router, view, lane, chance=chance, seconds=seconds) for lane in view.lanes]

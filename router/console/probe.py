@@ -16,8 +16,11 @@ from router.proof.report import Report, read_report
 
 __all__ = ["Probed", "probe_lane", "probe_prompt"]
 
-UNKNOWN_WIDTH_TOKENS = 1025
+LONG_TOKENS = 1024
+"""Enough for two blocks of nearly every engine, whatever it advertises."""
+
 MARGIN_TOKENS = 8
+TOO_LONG_STATUS = (400, 413, 422)
 _TOKEN_IDS = range(3, 200)
 _LOOK_EVERY = 0.05
 _RANK_HEADER = "X-Data-Parallel-Rank"
@@ -37,16 +40,33 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str | None = None
 
 
-def probe_prompt(lane: LaneView, *, chance: Random) -> list[int]:
+def probe_prompt(lane: LaneView, *, chance: Random, least: int = LONG_TOKENS) -> list[int]:
     """Ids that every vocabulary has, two blocks and a bit long, that nobody else has sent."""
-    width = lane.emitted_block_size or lane.advertised_block_size
-    return chance.choices(_TOKEN_IDS, k=2 * width + MARGIN_TOKENS if width else UNKNOWN_WIDTH_TOKENS)
+    width = lane.emitted_block_size or lane.advertised_block_size or 0
+    return chance.choices(_TOKEN_IDS, k=max(2 * width, least) + MARGIN_TOKENS)
 
 
 async def probe_lane(
+    router: RouterReader, replica: ReplicaView, lane: LaneView, *, chance: Random, seconds: float
+) -> Probed:
+    """Send a prompt, wait up to ``seconds`` for its blocks to be announced, and send it again.
+
+    Where the engine takes no prompt that long, two blocks as advertised must do.
+    """
+    try:
+        return await _probe(router, replica, lane, prompt=probe_prompt(lane, chance=chance), seconds=seconds)
+    except _TooLongError:
+        shorter = probe_prompt(lane, chance=chance, least=0)
+        return await _probe(router, replica, lane, prompt=shorter, seconds=seconds)
+
+
+class _TooLongError(Exception):
+    """The engine refused a prompt that a shorter one may stand in for."""
+
+
+async def _probe(
     router: RouterReader, replica: ReplicaView, lane: LaneView, *, prompt: Sequence[int], seconds: float
 ) -> Probed:
-    """Send the prompt, wait up to ``seconds`` for its blocks to be announced, and send it again."""
     attempt = _Attempt(router, replica, lane, prompt)
     try:
         await attempt.send()
@@ -54,6 +74,8 @@ async def probe_lane(
         report = await attempt.send_for_report()
         events = await attempt.heard()
     except ReadError as error:
+        if error.status in TOO_LONG_STATUS and len(prompt) == LONG_TOKENS + MARGIN_TOKENS:
+            raise _TooLongError from None
         return Probed(dp_rank=lane.dp_rank, prompt_tokens=len(prompt), trouble=str(error))
     return Probed(
         dp_rank=lane.dp_rank,

@@ -16,7 +16,11 @@ _ERROR_CHARS = 200
 
 
 class ReadError(Exception):
-    """An answer that is not what was asked for, in one line."""
+    """An answer that is not what was asked for, in one line; ``status`` is its HTTP status, None where there is none."""
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class RouterReader:
@@ -54,7 +58,6 @@ class RouterReader:
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise ReadError(f"{self.url}{path}: {error or type(error).__name__}") from None
         if response.status != OK:
-            raise ReadError(
-                f"{self.url}{path} answers {response.status}: {raw[:_ERROR_CHARS].decode(errors='replace')}"
-            )
+            said = raw[:_ERROR_CHARS].decode(errors="replace")
+            raise ReadError(f"{self.url}{path} answers {response.status}: {said}", status=response.status)
         return raw

@@ -18,6 +18,7 @@ _STYLES = {
     Verdict.HEALTHY: "green",
     Verdict.WARNING: "yellow",
     Verdict.AT_ZERO: "bold red",
+    Verdict.FAILING: "bold red",
     Verdict.AWAY: "bold red",
 }
 _NOTHING = "-"

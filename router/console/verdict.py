@@ -19,11 +19,12 @@ REALISED_SHARE = 0.5
 
 
 class Verdict(enum.StrEnum):
-    """From good to bad. ``at zero`` is a replica that works and whose cached tokens nobody finds."""
+    """From good to bad. ``at zero``: it works, and nobody finds what it has cached. ``failing``: it answers no probe."""
 
     HEALTHY = "healthy"
     WARNING = "warning"
     AT_ZERO = "at zero"
+    FAILING = "failing"
     AWAY = "away"
 
 
@@ -70,7 +71,7 @@ def judge(view: ReplicaView, *, probes: Sequence[Probed] = ()) -> ReplicaVerdict
     """A verdict on a replica as a router sees it, and as probes showed it."""
     by_rank = {probe.dp_rank: probe for probe in probes}
     findings = list(_findings(view, probes))
-    verdict = _verdict(view, findings)
+    verdict = _verdict(view, findings, failing=any(probe.trouble is not None for probe in probes))
     return ReplicaVerdict(
         url=view.url,
         verdict=verdict,
@@ -82,9 +83,11 @@ def judge(view: ReplicaView, *, probes: Sequence[Probed] = ()) -> ReplicaVerdict
     )
 
 
-def _verdict(view: ReplicaView, findings: Sequence[Finding]) -> Verdict:
+def _verdict(view: ReplicaView, findings: Sequence[Finding], *, failing: bool) -> Verdict:
     if view.state is not State.HEALTHY:
         return Verdict.AWAY
+    if failing:
+        return Verdict.FAILING
     if any(finding.code.blinding for finding in findings):
         return Verdict.AT_ZERO
     return Verdict.WARNING if findings else Verdict.HEALTHY
@@ -141,6 +144,8 @@ def _unheard(lane: LaneView) -> Finding | None:
 
 def _probed(probe: Probed) -> Finding | None:
     """What a prompt that was sent twice showed."""
+    if probe.trouble is not None:
+        return None
     if probe.predicted:
         return _promised(probe)
     if not probe.events:

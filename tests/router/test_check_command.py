@@ -93,6 +93,39 @@ async def test_a_probe_that_the_engine_does_not_find_again_fails(stage: Stage) -
     assert (status, codes(report)) == (1, [["hits-not-realised"]])
 
 
+async def test_a_probe_finds_a_width_that_no_event_had_shown(stage: Stage) -> None:
+    engine = await publishing(stage, FakeEngine(width=256), advertised_width=16)
+    status, report = await check("--probe", engine.url)
+    assert (status, codes(report)) == (1, [["width-mismatch"]])
+    (lane,) = report["replicas"][0]["lanes"]
+    assert lane["predicted"] == lane["reported"] == 1024
+
+
+async def test_an_engine_with_a_short_context_is_probed_with_less(stage: Stage) -> None:
+    engine = await publishing(stage, FakeEngine(width=6))
+
+    async def short(engine: FakeEngine, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        if len(body["prompt"]) > 100:
+            return web.json_response({"error": {"message": "too long"}}, status=400)
+        return await caching(engine, request, body)
+
+    engine.answer = short
+    status, report = await check("--probe", engine.url)
+    assert (status, codes(report)) == (0, [[]])
+
+
+async def test_an_engine_that_answers_no_probe_is_failing(stage: Stage) -> None:
+    engine = await publishing(stage, FakeEngine(width=6))
+
+    async def ill(engine: FakeEngine, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return web.json_response({"error": {"message": "no"}}, status=500)
+
+    engine.answer = ill
+    status, report = await check("--probe", engine.url)
+    assert (status, report["replicas"][0]["verdict"]) == (1, "failing")
+    assert "500" in report["replicas"][0]["notes"][0]
+
+
 async def test_a_replica_without_reports_is_a_warning(stage: Stage) -> None:
     engine = await publishing(stage, FakeVllm(width=6))
 
