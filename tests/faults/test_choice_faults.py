@@ -1,12 +1,21 @@
-"""Choice and load (section L): the real chooser over lanes whose events, books and speeds are what a test says."""
+"""Choice and load (section L).
+
+First through sockets, by a real router; then the real chooser over lanes whose events, books and speeds are what a test
+says, for what would take a socket too long to show.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
+from aiohttp import web
+from fake_engine import Answer, FakeEngine, answer_at_once, stored, until
+from router_stage import RouterClient, Stage
 
 from contract.events import BlockStored, EventBatch
 from contract.hashing import block_keys
@@ -25,6 +34,143 @@ PACE = 1 / 8000
 def tokens(count: int, *, seed: int) -> list[int]:
     random = Random(seed)
     return [random.randrange(250) for _ in range(count)]
+
+
+async def publishing(stage: Stage, count: int) -> list[FakeEngine]:
+    engines = []
+    for _ in range(count):
+        engine = FakeEngine(width=WIDTH)
+        engine.publish_on()
+        engines.append(await stage.engine(engine))
+    return engines
+
+
+def asked(engines: Sequence[FakeEngine]) -> list[int]:
+    return [len(engine.asked) for engine in engines]
+
+
+async def all_at_once(router: RouterClient, engines: Sequence[FakeEngine], prompts: Sequence[list[int]]) -> list[int]:
+    """How many requests each engine gets of prompts that come together, none answered before all are there."""
+    for engine in engines:
+        engine.hold.clear()
+    asking = [asyncio.create_task(router.complete(prompt)) for prompt in prompts]
+    await until(lambda: sum(asked(engines)) == len(prompts), "all are with engines")
+    spread = asked(engines)
+    for engine in engines:
+        engine.hold.set()
+    await asyncio.gather(*asking)
+    return spread
+
+
+@pytest.mark.fault("L1")
+@pytest.mark.parametrize("policy", ["kv", APPROX])
+async def test_idle_replicas_all_get_a_share_of_unique_prompts(stage: Stage, policy: str) -> None:
+    """Four idle replicas, forty unique prompts one after the other -> every replica gets some."""
+    engines = await publishing(stage, 4)
+    router = await stage.router(*engines, policy=policy)
+    for number in range(40):
+        await router.raw("/v1/completions", {"prompt": tokens(100, seed=number), "stream": number % 2 == 0})
+    assert min(asked(engines)) > 0, asked(engines)
+    assert sum(asked(engines)) == 40
+
+
+@pytest.mark.fault("L4")
+async def test_a_hot_prefix_spreads_under_load(stage: Stage) -> None:
+    """A hundred requests at once share 2,000 tokens -> several of eight replicas get them, and none most of them."""
+    engines = await publishing(stage, 8)
+    router = await stage.router(*engines)
+    shared = tokens(2000, seed=1)
+    prompts = [[*shared, *tokens(100, seed=100 + number)] for number in range(100)]
+    spread = await all_at_once(router, engines, prompts)
+    assert max(spread) < 60, spread
+    assert sum(count > 0 for count in spread) >= 3, spread
+
+
+@pytest.mark.fault("L5")
+async def test_a_cold_request_goes_to_the_idle_replica_whatever_it_holds(stage: Stage) -> None:
+    """A busy with a small cache, B idle with a large one, a prompt neither holds -> B."""
+    busy, idle = await publishing(stage, 2)
+    router = await stage.router(busy, idle)
+    small, large = tokens(60, seed=1), tokens(6000, seed=2)
+    busy.publish(stored(small, width=WIDTH))
+    idle.publish(stored(large, width=WIDTH))
+    await router.until_matched(small, {busy.url: 54, idle.url: 0})
+    await router.until_matched(large, {busy.url: 0, idle.url: 5994})
+    busy.hold.clear()
+    pinned = {"X-KVSteer-Pin-Replica": busy.url}
+    running = asyncio.create_task(router.post("/v1/completions", {"prompt": tokens(3000, seed=3)}, **pinned))
+    await until(lambda: busy.asked, "A is busy")
+    for number in range(5):
+        await router.complete(tokens(300, seed=10 + number))
+    assert asked([busy, idle]) == [1, 5]
+    busy.hold.set()
+    await running
+
+
+@pytest.mark.fault("L6")
+async def test_the_holder_is_taken_among_replicas_of_equal_load(stage: Stage) -> None:
+    """The same load on two replicas, one of which holds the prefix -> the holder, every time."""
+    engines = await publishing(stage, 2)
+    router = await stage.router(*engines)
+    prompt = tokens(900, seed=1)
+    engines[1].publish(stored(prompt[:600], width=WIDTH))
+    await router.until_matched(prompt, {engines[0].url: 0, engines[1].url: 600})
+    for engine in engines:
+        engine.hold.clear()
+    load = [
+        asyncio.create_task(
+            router.post("/v1/completions", {"prompt": tokens(300, seed=9)}, **{"X-KVSteer-Pin-Replica": engine.url})
+        )
+        for engine in engines
+        for _ in range(3)
+    ]
+    await until(lambda: asked(engines) == [3, 3], "both have the same load")
+    for _ in range(5):
+        chosen = (await router.post("/explain", {"prompt": prompt}))[1]["chosen"]
+        assert chosen["url"] == engines[1].url
+    for engine in engines:
+        engine.hold.set()
+    await asyncio.gather(*load)
+
+
+@pytest.mark.fault("L7")
+@pytest.mark.parametrize("policy", ["kv", APPROX])
+async def test_siblings_that_arrive_before_any_event_go_to_few_replicas(stage: Stage, policy: str) -> None:
+    """Sixteen siblings of one new prefix at once, no event yet -> few of sixteen replicas."""
+    engines = await publishing(stage, 16)
+    router = await stage.router(*engines, policy=policy)
+    shared = tokens(2000, seed=1)
+    spread = await all_at_once(router, engines, [[*shared, number, 7] for number in range(16)])
+    assert sum(count > 0 for count in spread) <= 4, spread
+
+
+def paced(pace: float) -> Answer:
+    """One prompt after the other, so many seconds a token."""
+    turn = asyncio.Lock()
+
+    async def answer(engine: FakeEngine, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        async with turn:
+            await asyncio.sleep(pace * len(body["prompt"]))
+        return await answer_at_once(engine, request, body)
+
+    return answer
+
+
+@pytest.mark.fault("L10")
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_slow_replica_gets_its_share(stage: Stage, streamed: bool) -> None:
+    """Twelve clients without pause, two replicas, one three times slower -> it gets about a third of the other's."""
+    engines = await publishing(stage, 2)
+    engines[0].answer, engines[1].answer = paced(3e-4), paced(1e-4)
+    router, numbers = await stage.router(*engines), iter(range(100))
+
+    async def client() -> None:
+        for number in numbers:
+            await router.raw("/v1/completions", {"prompt": tokens(400, seed=number), "stream": streamed})
+
+    await asyncio.gather(*(client() for _ in range(12)))
+    slow, fast = asked(engines)
+    assert 0.15 <= slow / fast <= 0.6, (slow, fast)
 
 
 class LaneStub:

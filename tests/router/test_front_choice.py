@@ -103,16 +103,6 @@ async def test_explain_takes_a_body_of_any_routed_endpoint(stage: Stage) -> None
         assert answer["lanes"][0]["prompt_tokens"] == count, body
 
 
-async def test_idle_replicas_all_get_a_share_of_unique_prompts(stage: Stage) -> None:
-    """L1."""
-    engines = await publishing(stage, 4)
-    router = await stage.router(*engines)
-    for number in range(40):
-        await router.raw("/v1/completions", {"prompt": tokens(100, seed=number), "stream": number % 2 == 0})
-    assert min(spread(engines)) > 0, spread(engines)
-    assert sum(spread(engines)) == 40
-
-
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_cold_requests_that_come_together_are_split(stage: Stage, streamed: bool) -> None:
     """L2: nothing answers before all are there."""
@@ -169,37 +159,6 @@ async def test_a_cold_request_avoids_the_replica_that_is_busy(stage: Stage) -> N
     assert spread(engines) == [8, 1]
     go_on.set()
     await asyncio.gather(*running)
-
-
-async def test_a_hot_prefix_spreads_under_load(stage: Stage) -> None:
-    """L4: a hundred requests share 2,000 tokens; one replica must not get all of them."""
-    engines = await publishing(stage, 8)
-    router = await stage.router(*engines)
-    for engine in engines:
-        engine.hold.clear()
-    shared = tokens(2000, seed=1)
-    asking = [asyncio.create_task(router.complete([*shared, *tokens(100, seed=100 + number)])) for number in range(100)]
-    await until(lambda: sum(spread(engines)) == 100, "all are with engines")
-    assert max(spread(engines)) < 60
-    assert sum(count > 0 for count in spread(engines)) >= 3
-    for engine in engines:
-        engine.hold.set()
-    await asyncio.gather(*asking)
-
-
-async def test_siblings_that_arrive_before_any_event_go_to_few_replicas(stage: Stage) -> None:
-    """L7."""
-    engines = await publishing(stage, 16)
-    router = await stage.router(*engines)
-    for engine in engines:
-        engine.hold.clear()
-    shared = tokens(2000, seed=1)
-    asking = [asyncio.create_task(router.complete([*shared, number, 7])) for number in range(16)]
-    await until(lambda: sum(spread(engines)) == 16, "all are with engines")
-    assert sum(count > 0 for count in spread(engines)) <= 4, spread(engines)
-    for engine in engines:
-        engine.hold.set()
-    await asyncio.gather(*asking)
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "random", "least_loaded", "power_of_two"])
