@@ -44,6 +44,7 @@ from router.front.wishes import WishReader
 from router.intake.index import BlockIndex, LaneHandle
 from router.intake.subscriber import Context, Subscriber
 from router.proof.diagnosis import Diagnosis
+from router.proof.fault import Code
 
 __all__ = ["serving"]
 
@@ -58,7 +59,7 @@ async def serving(config: RouterConfig, *, tokenizer: Tokenizer | None) -> Async
         BindError: the address cannot be listened on.
     """
     index = BlockIndex()
-    diagnosis = Diagnosis(index)
+    diagnosis = Diagnosis(index, expected={Code.EVENTS_SILENT} if config.policy == APPROX else ())
     make_session = partial(
         engine_session,
         connect_timeout=config.connect_timeout,

@@ -16,7 +16,7 @@ _ERROR_CHARS = 200
 
 
 class ReadError(Exception):
-    """An answer that is not what was asked for, in one line; ``status`` is its HTTP status, None where there is none."""
+    """An answer that is not what was asked for, in one line. ``status`` is its HTTP status, if it has one."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)

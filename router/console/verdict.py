@@ -19,7 +19,7 @@ REALISED_SHARE = 0.5
 
 
 class Verdict(enum.StrEnum):
-    """From good to bad. ``at zero``: it works, and nobody finds what it has cached. ``failing``: it answers no probe."""
+    """From good to bad. ``at zero``: it works, and nobody finds what it holds. ``failing``: it answers no probe."""
 
     HEALTHY = "healthy"
     WARNING = "warning"

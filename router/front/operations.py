@@ -63,6 +63,7 @@ class Operations:
         except KeyError:
             message = f"no replica {url!r:.200}"
             raise ApiError(message, status=HTTPStatus.NOT_FOUND, param="url", code="unknown_replica") from None
+        self._diagnosis.forget(url)
         return web.json_response({"removed": url})
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from router.fleet.lane import Lane
 from router.fleet.replica import Replica
 from router.intake.index import BlockIndex
 from router.proof.facts import LaneFacts
-from router.proof.fault import Fault, Sighting
+from router.proof.fault import Code, Fault, Sighting
 from router.proof.fault_book import FaultBook
 from router.proof.faults import lane_faults
 from router.proof.stream_faults import agreement_missing
@@ -22,16 +22,21 @@ NO_STREAM = "off"
 
 
 class Diagnosis:
-    """One router's. ``clock`` tells seconds since the epoch, ``timer`` those that outcomes are recorded with."""
+    """One router's. ``clock`` tells seconds since the epoch, ``timer`` those that outcomes are recorded with.
+
+    ``expected`` are no faults here: a router that chooses without events need not complain that none come.
+    """
 
     def __init__(
         self,
         index: BlockIndex,
         *,
+        expected: Collection[Code] = (),
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self._index = index
+        self._expected = frozenset(expected)
         self._clock = clock
         self._timer = timer
         self._book = FaultBook()
@@ -52,7 +57,8 @@ class Diagnosis:
             return []
         disagreement = replica.identity.disagreement
         faults = [] if disagreement is None else [agreement_missing(disagreement)]
-        return faults + [fault for lane in replica.lanes for fault in lane_faults(self._facts(replica, lane))]
+        faults += [fault for lane in replica.lanes for fault in lane_faults(self._facts(replica, lane))]
+        return [fault for fault in faults if fault.code not in self._expected]
 
     def _facts(self, replica: Replica, lane: Lane) -> LaneFacts:
         status, identity = lane.status, replica.identity

@@ -14,7 +14,7 @@ from router_stage import Stage
 
 from router.console.flags import parse_check
 
-SECONDS = "1.0"
+SECONDS = "0.7"
 PROMPT = Random(3).choices(range(250), k=300)
 
 

@@ -280,3 +280,24 @@ async def test_a_replica_that_is_gone_holds_nothing(stage: Stage) -> None:
     await engine.start()
     await router.until_state(engine, "healthy")
     await router.until_matched(PROMPT, {engine.url: 0})
+
+
+async def test_a_policy_that_needs_no_events_does_not_miss_them(stage: Stage) -> None:
+    engine = await stage.engine()
+    router = await stage.router(engine, policy="approx")
+    for number in range(20):
+        await router.complete([number, *PROMPT])
+    assert await fault_codes(router, engine) == []
+
+
+async def test_a_replica_that_left_takes_its_faults_with_it(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    engine = await publishing(stage, FakeEngine(width=64), advertised_width=16)
+    engine.publish(stored(PROMPT * 3, width=64))
+    router = await stage.router(engine, await stage.engine())
+    await until_fault(router, engine, "width-mismatch")
+    async with router.session.delete(f"{router.url}/replicas", params={"url": engine.url}) as response:
+        assert response.status == 200
+    async with router.session.post(f"{router.url}/replicas", json={"url": engine.url}) as response:
+        assert response.status == 201
+    await until_fault(router, engine, "width-mismatch")
+    assert sum("width-mismatch" in record.getMessage() for record in caplog.records) == 2
