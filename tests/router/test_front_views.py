@@ -287,7 +287,7 @@ async def test_a_policy_that_needs_no_events_does_not_miss_them(stage: Stage) ->
     router = await stage.router(engine, policy="approx")
     for number in range(20):
         await router.complete([number, *PROMPT])
-    assert await fault_codes(router, engine) == []
+    assert "events-silent" not in await fault_codes(router, engine)
 
 
 async def test_a_replica_that_left_takes_its_faults_with_it(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
