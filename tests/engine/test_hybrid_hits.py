@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from math import lcm
+from random import Random
 
 import pytest
 from slot_engine import GEOMETRY, WIDTH, Engine, expected_answer, fold, tokens_of
@@ -42,6 +43,22 @@ def test_the_next_turn_of_a_conversation_continues_behind_the_answer() -> None:
     prompt = tokens_of(1, loose=1)
     engine.serve(0, prompt, new=2 * WIDTH + 1)
     assert engine.serve(1, [*prompt, *engine.answers[0], 9]).cached_tokens == 3 * WIDTH
+
+
+def test_what_blocks_promise_to_repeated_prompts_and_next_turns_states_keep() -> None:
+    """A router that goes by events, which tell of blocks only, predicts these hits exactly."""
+    random, engine = Random(5), hybrid(total_blocks=500, snapshots=100)
+    request_ids = iter(range(99))
+    for opening in range(4):
+        prompt = [opening] * random.randint(1, 3 * WIDTH)
+        for _ in range(5):
+            turn, repeated = next(request_ids), next(request_ids)
+            engine.serve(turn, prompt, new=random.randint(1, 2 * WIDTH))
+            cached = engine.serve(repeated, prompt).cached_tokens
+            assert cached == (len(prompt) - 1) // WIDTH * WIDTH
+            prompt = [*prompt, *engine.answers[turn], *[9] * random.randint(1, WIDTH)]
+    assert engine.scheduler.load().totals.cached_tokens > 0
+    assert engine.scheduler.load().totals.stateless_tokens == 0
 
 
 def test_where_prompts_part_a_state_is_kept_from_the_second_one_on() -> None:
