@@ -107,6 +107,8 @@ class RouterConfig:
             raise ConfigError(f"send_token_ids must be one of {', '.join(SendIds)}, got {self.send_token_ids!r}")
         if self.affinity not in (NO_AFFINITY, BODY_AFFINITY) and not _HEADER.fullmatch(self.affinity):
             raise ConfigError(f"affinity must be {NO_AFFINITY}, {BODY_AFFINITY} or header:NAME, got {self.affinity!r}")
+        if not all(self.api_keys):
+            raise ConfigError("an api key must not be empty")
         self._check_numbers()
 
     @property

@@ -90,7 +90,7 @@ def head(*fields: str, path: str = COMPLETIONS) -> bytes:
 @pytest.mark.fault("H1")
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_client_that_closes_during_prefill_is_seen_by_the_engine(stage: Stage, streamed: bool) -> None:
-    """A client closes at 0.7 s of a long prefill, streaming or not -> the engine sees it within a second."""
+    """A client closes at 0.7 s of a long prefill, streaming or not: the engine sees it within a second."""
     engine = await stage.engine()
     engine.hold.clear()
     router = await stage.router(engine)
@@ -102,7 +102,7 @@ async def test_a_client_that_closes_during_prefill_is_seen_by_the_engine(stage: 
 
 @pytest.mark.fault("H2")
 async def test_client_errors_open_no_breaker(stage: Stage) -> None:
-    """An engine answers 25 times 400, then well -> each is passed on once, and the good request passes."""
+    """An engine answers 25 times 400, then well: each is passed on once, and the good request passes."""
     engine = await stage.engine()
     router = await stage.router(engine)
     engine.answer = refuses(400)
@@ -115,7 +115,7 @@ async def test_client_errors_open_no_breaker(stage: Stage) -> None:
 
 @pytest.mark.fault("H3")
 async def test_full_engines_start_no_retry_storm(stage: Stage) -> None:
-    """All engines answer 503 ten times, then well -> one other is tried at most, and the good request passes."""
+    """All engines answer 503 ten times, then well: one other is tried at most, and the good request passes."""
     engines = await stage.engines(4)
     router = await stage.router(*engines)
     for engine in engines:
@@ -132,7 +132,7 @@ async def test_full_engines_start_no_retry_storm(stage: Stage) -> None:
 
 @pytest.mark.fault("H3")
 async def test_a_full_fleet_is_not_asked_everything_twice(stage: Stage) -> None:
-    """A fleet is full for 200 requests -> second tries run out, but for one in five requests."""
+    """A fleet is full for 200 requests: second tries run out, but for one in five requests."""
     engines = await stage.engines(2)
     router = await stage.router(*engines)
     for engine in engines:
@@ -147,7 +147,7 @@ async def test_a_full_fleet_is_not_asked_everything_twice(stage: Stage) -> None:
 @pytest.mark.fault("H4")
 @pytest.mark.parametrize(("path", "body"), ROUTES)
 async def test_an_engine_that_dies_mid_stream_is_told_of(stage: Stage, path: str, body: dict[str, Any]) -> None:
-    """An engine dies mid-stream -> the client sees an SSE error event and the end; nobody else is asked."""
+    """An engine dies mid-stream: the client sees an SSE error event and the end; nobody else is asked."""
     engines = await stage.engines(2)
     for engine in engines:
         engine.answer = dies_mid_stream
@@ -164,7 +164,7 @@ async def test_an_engine_that_dies_mid_stream_is_told_of(stage: Stage, path: str
 @pytest.mark.fault("H5")
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_an_engine_killed_under_load_costs_no_client_an_error(stage: Stage, streamed: bool) -> None:
-    """Three of four engines go at once with requests in hand and more to come -> every client gets its answer."""
+    """Three of four engines go at once with requests in hand and more to come: every client gets its answer."""
     engines = await stage.engines(4)
     router = await stage.router(*engines, policy="round_robin")
     body = {"prompt": "a", "stream": streamed}
@@ -179,7 +179,7 @@ async def test_an_engine_killed_under_load_costs_no_client_an_error(stage: Stage
 
 @pytest.mark.fault("H6")
 async def test_a_killed_engine_that_comes_back_is_used_within_a_probe_interval(stage: Stage) -> None:
-    """A killed engine comes back -> it is used again within one probe interval."""
+    """A killed engine comes back: it is used again within one probe interval."""
     interval, engines = 0.5, await stage.engines(2)
     router = await stage.router(*engines, policy="round_robin", probe_interval=interval)
     await engines[0].stop()
@@ -191,7 +191,7 @@ async def test_a_killed_engine_that_comes_back_is_used_within_a_probe_interval(s
 
 @pytest.mark.fault("H6")
 async def test_an_engine_that_failed_every_request_is_tried_again_within_a_probe_interval(stage: Stage) -> None:
-    """An engine answers 500 to everything, then well -> left alone meanwhile, used within a probe interval."""
+    """An engine answers 500 to everything, then well: left alone meanwhile, used within a probe interval."""
     interval, engines = 0.5, await stage.engines(2)
     router = await stage.router(*engines, policy="round_robin", probe_interval=interval)
     engines[0].answer = refuses(500)
@@ -220,7 +220,7 @@ async def used_again(router: RouterClient, engine: FakeEngine, *, since: float, 
 @pytest.mark.fault("H7")
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/completions HT", head("Content-Length: 5")[:-2]])
 async def test_half_a_head_is_closed_at_a_limit(stage: Stage, sent: bytes) -> None:
-    """A client sends nothing, or half a request head -> the connection is closed at the limit."""
+    """A client sends nothing, or half a request head: the connection is closed at the limit."""
     router = await stage.router(await stage.engine(), head_timeout=0.3)
     begun_at = time.monotonic()
     await talk(router, sent)
@@ -230,7 +230,7 @@ async def test_half_a_head_is_closed_at_a_limit(stage: Stage, sent: bytes) -> No
 
 @pytest.mark.fault("H7")
 async def test_a_head_sent_a_byte_at_a_time_is_closed_at_a_limit(stage: Stage) -> None:
-    """A client sends a head a byte at a time, after a good request -> the connection is closed at the limit."""
+    """A client sends a head a byte at a time, after a good request: the connection is closed at the limit."""
     router = await stage.router(await stage.engine(), head_timeout=0.3)
     reader, writer = await connect(router)
     body = b'{"prompt": "a"}'
@@ -246,7 +246,7 @@ async def test_a_head_sent_a_byte_at_a_time_is_closed_at_a_limit(stage: Stage) -
 
 @pytest.mark.fault("H7")
 async def test_a_body_sent_a_byte_at_a_time_is_closed_at_a_limit(stage: Stage) -> None:
-    """A client sends a body a byte at a time -> 408 at the limit, and the end; nothing is forwarded."""
+    """A client sends a body a byte at a time: 408 at the limit, and the end; nothing is forwarded."""
     engine = await stage.engine()
     router = await stage.router(engine, body_timeout=0.3)
     reader, writer = await connect(router)
@@ -266,7 +266,7 @@ async def test_a_body_sent_a_byte_at_a_time_is_closed_at_a_limit(stage: Stage) -
 
 @pytest.mark.fault("H7")
 async def test_a_long_answer_is_not_taken_for_a_slow_head(stage: Stage) -> None:
-    """A request runs for longer than a head may take -> it is answered."""
+    """A request runs for longer than a head may take: it is answered."""
     engine = await stage.engine()
     engine.hold.clear()
     router = await stage.router(engine, head_timeout=0.1)
@@ -278,7 +278,7 @@ async def test_a_long_answer_is_not_taken_for_a_slow_head(stage: Stage) -> None:
 
 @pytest.mark.fault("H8")
 async def test_the_preface_of_http_2_is_survived(stage: Stage) -> None:
-    """A client begins with HTTP/2's preface -> it is refused, and the next client is served."""
+    """A client begins with HTTP/2's preface: it is refused, and the next client is served."""
     router = await stage.router(await stage.engine())
     for preface in (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0" * 500):
         answer = await talk(router, preface)
@@ -312,7 +312,7 @@ class LockedEngine(FakeEngine):
 @pytest.mark.fault("H9")
 @pytest.mark.parametrize("tokenizer", ["byte", "auto"])
 async def test_replicas_get_their_own_key_and_never_a_clients(stage: Stage, tokenizer: str) -> None:
-    """A replica key is configured and a client sends its own -> replicas get theirs alone, on probes too."""
+    """A replica key is configured and a client sends its own: replicas get theirs alone, on probes too."""
     engine = await stage.engine(LockedEngine("the-replicas"))
     router = await stage.router(engine, replica_key="the-replicas", tokenizer=tokenizer)
     for path, body in ROUTES:
@@ -325,7 +325,7 @@ async def test_replicas_get_their_own_key_and_never_a_clients(stage: Stage, toke
 
 @pytest.mark.fault("H9")
 async def test_without_keys_of_its_own_a_router_hands_a_clients_on(stage: Stage) -> None:
-    """No key is configured and a client sends its own -> the engine gets it."""
+    """No key is configured and a client sends its own: the engine gets it."""
     engine = await stage.engine()
     router = await stage.router(engine)
     await router.raw(COMPLETIONS, {"prompt": "a"}, Authorization="Bearer a-clients")
@@ -334,7 +334,7 @@ async def test_without_keys_of_its_own_a_router_hands_a_clients_on(stage: Stage)
 
 @pytest.mark.fault("H9")
 async def test_a_key_for_the_router_does_not_leave_it(stage: Stage) -> None:
-    """Clients need a key of the router's -> without it 401 and nothing forwarded; with it the key stays here."""
+    """Clients need a key of the router's: without it 401 and nothing forwarded; with it the key stays here."""
     engine = await stage.engine()
     router = await stage.router(engine, api_keys=("k1", "k2"))
     for headers in ({}, {"Authorization": "Bearer k3"}, {"Authorization": "Basic k1"}):
@@ -347,7 +347,7 @@ async def test_a_key_for_the_router_does_not_leave_it(stage: Stage) -> None:
 
 @pytest.mark.fault("H10")
 async def test_headers_of_one_hop_stay_on_it(stage: Stage) -> None:
-    """Hop-by-hop headers, named ones included, come from either side -> they go no further; Host is the engine's."""
+    """Hop-by-hop headers, named ones included, come from either side: they go no further; Host is the engine's."""
     engine = await stage.engine()
 
     async def answer(engine: FakeEngine, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -369,7 +369,7 @@ async def test_headers_of_one_hop_stay_on_it(stage: Stage) -> None:
 
 @pytest.mark.fault("H10")
 async def test_a_body_in_chunks_reaches_the_engine_as_a_whole(stage: Stage) -> None:
-    """A request body comes in chunks -> the engine gets the same bytes with a length."""
+    """A request body comes in chunks: the engine gets the same bytes with a length."""
     engine = await stage.engine()
     router = await stage.router(engine, send_token_ids="never")
     chunks = b"7\r\n" + b'{"promp' + b"\r\n8;x=y\r\n" + b't": "a"}' + b"\r\n0\r\nX-Trailer: 1\r\n\r\n"
@@ -391,7 +391,7 @@ async def test_a_body_in_chunks_reaches_the_engine_as_a_whole(stage: Stage) -> N
 async def test_a_client_that_waits_to_be_asked_is_asked_when_its_body_is_wanted(
     stage: Stage, fields: tuple[str, ...], first: bytes
 ) -> None:
-    """Expect: 100-continue comes -> 100 where the body is wanted, 413 where it is too long, 417 for others."""
+    """Expect: 100-continue comes: 100 where the body is wanted, 413 where it is too long, 417 for others."""
     engine = await stage.engine()
     router = await stage.router(engine)
     reader, writer = await connect(router)
@@ -416,7 +416,7 @@ async def test_a_client_that_waits_to_be_asked_is_asked_when_its_body_is_wanted(
     ],
 )
 async def test_a_body_whose_length_is_in_doubt_is_refused(stage: Stage, fields: tuple[str, ...]) -> None:
-    """A head says two things of its body's length, or nothing that can be read -> 400; nothing is forwarded."""
+    """A head says two things of its body's length, or nothing that can be read: 400; nothing is forwarded."""
     engine = await stage.engine()
     router = await stage.router(engine)
     answer = await talk(router, head(*fields) + b'{"prompt": "a"}')
@@ -444,7 +444,7 @@ BAD_REQUESTS: list[tuple[int, Any]] = [
 @pytest.mark.fault("H11")
 @pytest.mark.parametrize(("expected", "body"), BAD_REQUESTS)
 async def test_what_no_engine_could_answer_is_refused_here(stage: Stage, expected: int, body: Any) -> None:
-    """Unknown model, bad JSON, a body too large, bad ids -> 404, 400, 413, 400 as OpenAI does; nothing forwarded."""
+    """Unknown model, bad JSON, a body too large, bad ids: 404, 400, 413, 400 as OpenAI does; nothing forwarded."""
     engine = await stage.engine()
     engine.server_info["vocab_size"] = 257
     router = await stage.router(engine, max_body_bytes=1000 if expected == 413 else 1_000_000)
@@ -456,7 +456,7 @@ async def test_what_no_engine_could_answer_is_refused_here(stage: Stage, expecte
 
 @pytest.mark.fault("H12")
 async def test_one_failed_probe_takes_no_replica_out(stage: Stage) -> None:
-    """A probe fails once while requests run -> the replica stays."""
+    """A probe fails once while requests run: the replica stays."""
     engine = await stage.engine()
     router = await stage.router(engine, probe_interval=0.05)
     engine.hold.clear()
@@ -477,7 +477,7 @@ async def test_one_failed_probe_takes_no_replica_out(stage: Stage) -> None:
 @pytest.mark.fault("L2")
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_simultaneous_cold_requests_are_halved(stage: Stage, streamed: bool) -> None:
-    """Ten cold requests at once, long to their first byte, two replicas -> five each."""
+    """Ten cold requests at once, long to their first byte, two replicas: five each."""
     engines = await stage.engines(2)
     router = await stage.router(*engines)
     for engine in engines:
@@ -495,7 +495,7 @@ async def test_simultaneous_cold_requests_are_halved(stage: Stage, streamed: boo
 
 @pytest.mark.fault("L3")
 async def test_a_health_check_does_not_hide_load(stage: Stage) -> None:
-    """Eight slow requests on A, a health check, a cold request -> it goes to B."""
+    """Eight slow requests on A, a health check, a cold request: it goes to B."""
     busy, other = await stage.engines(2)
     router = await stage.router(busy, probe_interval=0.05)
     busy.hold.clear()
@@ -519,7 +519,7 @@ async def test_a_health_check_does_not_hide_load(stage: Stage) -> None:
 async def test_clients_that_leave_take_their_load_with_them(
     stage: Stage, path: str, body: dict[str, Any], moment: str, streamed: bool
 ) -> None:
-    """A client leaves before admission, before its first token or mid-stream -> in-flight and waiting tokens are 0."""
+    """A client leaves before admission, before its first token or mid-stream: in-flight and waiting tokens are 0."""
     engine = await stage.engine()
     router = await stage.router(engine)
     raw = json.dumps({**body, "stream": streamed}).encode()
@@ -550,7 +550,7 @@ async def admitted(router: RouterClient, expected: int) -> bool:
 @pytest.mark.fault("L9")
 @pytest.mark.parametrize("status", [429, 503])
 async def test_a_refused_request_leaves_nothing_behind(stage: Stage, status: int) -> None:
-    """An engine answers 429 or 503 -> no index entry, no load, and nobody is drawn to the engine that refused."""
+    """An engine answers 429 or 503: no index entry, no load, and nobody is drawn to the engine that refused."""
     engine = await stage.engine()
     router = await stage.router(engine)
     prompt = [number % 200 for number in range(600)]
@@ -565,7 +565,7 @@ async def test_a_refused_request_leaves_nothing_behind(stage: Stage, status: int
 
 @pytest.mark.fault("S17")
 async def test_a_replica_taken_out_and_put_back_brings_no_blocks_and_keeps_its_load(stage: Stage) -> None:
-    """A replica is removed and added again while a request runs -> no old blocks, and the request still counts."""
+    """A replica is removed and added again while a request runs: no old blocks, and the request still counts."""
     engine, other = FakeEngine(), await stage.engine()
     engine.publish_on()
     await stage.engine(engine)
