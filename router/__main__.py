@@ -14,6 +14,8 @@ from router.choice.file_tokenizer import TokenizerFileError
 from router.choice.texts import Tokenizer
 from router.choice.tokenization import named_tokenizer
 from router.config import RouterConfig
+from router.conformance.command import run_conformance
+from router.conformance.flags import CONFORMANCE, parse_conformance
 from router.console.check import run_check
 from router.console.flags import CHECK, TOP, parse_check, parse_top
 from router.console.top import run_top
@@ -37,6 +39,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     REPLAY: lambda argv: run_replay(parse_replay(argv)),
     CHECK: lambda argv: run_check(parse_check(argv)),
     TOP: lambda argv: run_top(parse_top(argv)),
+    CONFORMANCE: lambda argv: run_conformance(parse_conformance(argv)),
 }
 
 

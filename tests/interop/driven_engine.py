@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
@@ -11,6 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from router.conformance.judge import judge
+from router.conformance.listener import Target, watch
+from router.conformance.rules import Finding
+from router.fleet.identity import Stream
 
 ROOT = Path(__file__).parent.parent.parent
 DRIVERS = Path(__file__).parent / "engines"
@@ -99,3 +105,14 @@ def driven(name: str) -> Iterator[DrivenEngine]:
     engine = DrivenEngine(name)
     yield engine
     engine.end()
+
+
+async def conformance(engine: DrivenEngine, stream: Stream, *, advertised_width: int) -> list[Finding]:
+    """Judge an engine's publisher while the engine is at work."""
+    address = stream.address
+    target = Target(endpoint=address.endpoint, replay_endpoint=address.replay_endpoint, topic=stream.topic)
+    watching = asyncio.create_task(watch(target, seconds=2.0))
+    for _ in range(100):
+        engine.step()
+        await asyncio.sleep(0.01)
+    return judge(await watching, advertised_width=advertised_width)

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from driven_engine import DrivenEngine
+from driven_engine import DrivenEngine, conformance
 from event_source import until
 from follower import Follower, following
 
 from contract.descriptor import parse_descriptor
 from engine.cache.page_hash import block_name, chain_digests, chain_seed
-from router.fleet.identity import from_server_info
+from router.conformance.rules import Rule, Verdict
+from router.fleet.identity import Stream, from_server_info
 from router.intake.stream_report import StreamState
 from router.prompt import Prompt
 
@@ -118,6 +119,15 @@ async def test_a_named_adapter_is_a_namespace_of_its_own(sglang: DrivenEngine, t
         assert_flawless(lane, PAGE_SIZE)
 
 
+@pytest.mark.parametrize("tree", ["radix", "unified"])
+async def test_the_released_publisher_conforms(sglang: DrivenEngine, tree: str) -> None:
+    hello = open_tree(sglang, tree=tree, dcp_size=4, namespaces=TENANTS)
+    findings = await conformance(sglang, stream_of(hello), advertised_width=4 * PAGE_SIZE)
+    assert not [finding for finding in findings if finding.verdict is Verdict.FAIL]
+    not_seen = {finding.rule for finding in findings if finding.verdict is Verdict.NOT_SEEN}
+    assert not_seen == {Rule.RESTART}
+
+
 def open_tree(sglang: DrivenEngine, **asked: Any) -> dict[str, Any]:
     defaults = {"page_size": PAGE_SIZE, "pairs": False, "adapters": {}}
     return sglang.open(**(defaults | asked))
@@ -128,9 +138,14 @@ def lane_of(hello: dict[str, Any], width: int) -> Any:
     descriptor = parse_descriptor(hello["server_info"])
     assert descriptor is not None
     assert descriptor.block_size == width
+    stream = stream_of(hello)
+    return following(stream.address.endpoint, stream.address.replay_endpoint, topic=stream.topic)
+
+
+def stream_of(hello: dict[str, Any]) -> Stream:
     identity = from_server_info({"served_model_name": "m", **hello["server_info"]}, models=(), host="127.0.0.1")
     (stream,) = identity.streams
-    return following(stream.address.endpoint, stream.address.replay_endpoint, topic=stream.topic)
+    return stream
 
 
 def assert_flawless(lane: Follower, width: int) -> None:

@@ -6,11 +6,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from driven_engine import DrivenEngine
+from driven_engine import DrivenEngine, conformance
 from event_source import until
 from follower import Follower, following
 
-from router.fleet.identity import Model, from_vllm
+from router.conformance.rules import Rule, Verdict
+from router.fleet.identity import Model, Stream, from_vllm
 from router.intake.stream_report import StreamState
 from router.prompt import Prompt
 
@@ -40,9 +41,14 @@ def truth_of(answer: dict[str, Any]) -> Rows:
 
 def lane_of(hello: dict[str, Any]) -> Any:
     """A subscriber where vLLM itself says that its stream is."""
+    stream = stream_of(hello)
+    return following(stream.address.endpoint, stream.address.replay_endpoint, topic=stream.topic)
+
+
+def stream_of(hello: dict[str, Any]) -> Stream:
     identity = from_vllm(hello["kv_event_sources"], models=(Model(id="m"),), version="0.33.0", host="127.0.0.1")
     (stream,) = identity.streams
-    return following(stream.address.endpoint, stream.address.replay_endpoint, topic=stream.topic)
+    return stream
 
 
 def found(lane: Follower, tokens: list[int], namespace: list[str | None]) -> int:
@@ -110,6 +116,15 @@ async def test_every_group_of_a_hybrid_model_is_followed_and_full_attention_deci
         assert lane.index.width(lane.handle) == width
         status = lane.status
         assert (status.state, status.lost, status.rejected_batches) == (StreamState.LIVE, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["full", "swa", "mamba"])
+async def test_the_released_publisher_conforms(vllm: DrivenEngine, kind: str) -> None:
+    hello = open_vllm(vllm, kind=kind, scheduler=True, namespaces=MIXED, blocks=60)
+    findings = await conformance(vllm, stream_of(hello), advertised_width=BLOCK_SIZE)
+    assert not [finding for finding in findings if finding.verdict is Verdict.FAIL]
+    not_seen = {finding.rule for finding in findings if finding.verdict is Verdict.NOT_SEEN}
+    assert not_seen == {Rule.RESTART}
 
 
 def assert_flawless(lane: Follower) -> None:

@@ -13,7 +13,7 @@ import zmq
 import zmq.asyncio
 
 from contract.events import BlockRemoved, BlockStored, Dialect, Event, encode_batch
-from contract.framing import Frame, parse_replay_request, pub_frames, replay_end, replay_reply
+from contract.framing import Frame, FramingError, parse_replay_request, pub_frames, replay_end, replay_reply
 from router.intake.index import BlockIndex, LaneHandle
 
 DEADLINE_SECONDS = 20.0
@@ -125,23 +125,34 @@ class EventSource:
     async def send_again(self, seq: int) -> None:
         await self._pub.send_multipart(pub_frames(self.log[seq]))
 
+    async def relay(self, frame: Frame, *, lost: bool = False) -> None:
+        """Send a frame as it is, under its own number, and remember it for replays."""
+        self.log.append(frame)
+        if not lost:
+            await self._pub.send_multipart(pub_frames(frame))
+
     async def _answer(self, router: zmq.asyncio.Socket) -> None:
         try:
             while True:
-                identity, start = parse_replay_request(await router.recv_multipart())
-                self.requests.append(start)
-                if self.replies == "never":
-                    continue
-                if self.replies == "nonsense":
-                    await router.send_multipart([identity, b"what?"])
-                    continue
-                replies = [replay_reply(frame) for frame in self.log if frame.seq >= start]
-                for reply in [*replies, replay_end()]:
-                    if self.replies == "three frames":
-                        del reply[1]
-                    await router.send_multipart([identity, *reply])
+                request = await router.recv_multipart()
+                for reply in self.answers(request):
+                    await router.send_multipart([request[0], *reply])
         finally:
             router.close(linger=0)
+
+    def answers(self, request: list[bytes]) -> list[list[bytes]]:
+        """The messages that a request is answered by, without the identity; a malformed one gets none."""
+        try:
+            _, start = parse_replay_request(request)
+        except FramingError:
+            return []
+        self.requests.append(start)
+        if self.replies == "never":
+            return []
+        if self.replies == "nonsense":
+            return [[b"what?"]]
+        replies = [*(replay_reply(frame) for frame in self.log if frame.seq >= start), replay_end()]
+        return [[reply[0], *reply[2:]] for reply in replies] if self.replies == "three frames" else replies
 
 
 def holds_the_truth(index: BlockIndex, handle: LaneHandle, source: EventSource) -> bool:
