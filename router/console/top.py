@@ -32,8 +32,9 @@ class TopOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_top(options: TopOptions) -> int:
-    """Show the fleet until told to end; the exit status, 1 where there is no router and one frame was asked for."""
-    return uvloop.run(_once(options) if options.once else _live(options))
+    """Show the fleet until told to end; into a pipe, one frame. The exit status: 1 for a frame without a router."""
+    once = options.once or not sys.stdout.isatty()
+    return uvloop.run(_once(options) if once else _live(options))
 
 
 async def _once(options: TopOptions) -> int:

@@ -32,6 +32,8 @@ async def test_one_frame_shows_replicas_lanes_and_faults(stage: Stage) -> None:
     for expected in (engine.url, "rank 0", "rank 1", "live", "width-mismatch", "To do:"):
         assert expected in ended.out
     assert "\x1b" not in ended.out
+    piped = await kvsteer_router("top", router.url)
+    assert (piped.status, engine.url in piped.out) == (0, True)
 
 
 async def test_without_a_router_one_frame_is_one_line() -> None:
