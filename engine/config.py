@@ -13,10 +13,10 @@ from typing import Any
 from contract.endpoint import MAX_PORT, EndpointError
 from contract.geometry import Geometry, GeometryError
 from contract.kv_events_config import KVEventsConfig
-from engine.cache.specs import CacheGroups
+from engine.cache.specs import SLIDING_WINDOW, CacheGroups, SpecError
 from engine.cache.states import StateRoom
 from engine.model.catalogue import BUILT_IN, SIM, ServedModel
-from engine.model.config import TINY
+from engine.model.config import TINY, ModelConfig
 from engine.model.groups import cache_groups
 from engine.parallel.layout import Layout, LayoutError
 from engine.parallel.role import NodePlan
@@ -165,7 +165,8 @@ class EngineConfig:
         """This config for ``model``, whose context it takes where it has none.
 
         Raises:
-            ConfigError: the model's heads do not divide over the ranks, or its context is shorter.
+            ConfigError: the model's heads do not divide over the ranks, its context is shorter, or its cache cannot be
+                laid out.
         """
         if model.source is None:
             return replace(self, context_length=self.context_length or _SIM_CONTEXT)
@@ -177,12 +178,25 @@ class EngineConfig:
         asked = self.context_length or shape.max_context
         if asked > shape.max_context:
             raise ConfigError(f"context_length {asked} is more than {shape.name}'s {shape.max_context}")
-        return replace(self, context_length=asked)
+        fitted = replace(self, context_length=asked)
+        fitted._check_cache(model, shape)
+        return fitted
+
+    def _check_cache(self, model: ServedModel, shape: ModelConfig) -> None:
+        try:
+            groups = self.cache_groups(model)
+        except SpecError as error:
+            raise ConfigError(f"{shape.name}: {error}") from None
+        if any(spec.kind == SLIDING_WINDOW for spec in groups.specs):
+            raise ConfigError(
+                f"{shape.name}: sliding windows of {shape.window} tokens are not computed, context_length "
+                f"{self.context_length} is more; up to {shape.window} they are full attention"
+            )
 
     def cache_groups(self, model: ServedModel) -> CacheGroups:
         """What the layers of ``model`` keep of a sequence, and the home of the width that may be advertised."""
         shape = None if model.source is None else model.source.config
-        return cache_groups(shape, self.geometry, state_interval=self.state_interval)
+        return cache_groups(shape, self.geometry, longest=self.longest_sequence, state_interval=self.state_interval)
 
     def state_room(self, model: ServedModel) -> StateRoom | None:
         """Room for the states of ``model``; None where it has none."""

@@ -17,10 +17,21 @@ import msgspec
 from contract.agreement import Agreement
 from contract.geometry import Geometry
 
-__all__ = ["CacheGroups", "FullAttentionSpec", "SlidingWindowSpec", "Spec", "SpecError", "StateSpec", "UniformSpec"]
+__all__ = [
+    "FULL_ATTENTION",
+    "MAMBA",
+    "SLIDING_WINDOW",
+    "CacheGroups",
+    "FullAttentionSpec",
+    "SlidingWindowSpec",
+    "Spec",
+    "SpecError",
+    "StateSpec",
+    "UniformSpec",
+]
 
 T = TypeVar("T")
-FULL_ATTENTION = "full_attention"
+FULL_ATTENTION, SLIDING_WINDOW, MAMBA = "full_attention", "sliding_window", "mamba"
 
 
 class SpecError(ValueError):
@@ -87,7 +98,7 @@ class StateSpec(msgspec.Struct, frozen=True):
     """
 
     interval: int
-    kind: ClassVar[str] = "mamba"
+    kind: ClassVar[str] = MAMBA
     sharded: ClassVar[bool] = False
     block_width: ClassVar[None] = None
 
@@ -114,14 +125,14 @@ class SlidingWindowSpec(msgspec.Struct, frozen=True):
 
     geometry: Geometry
     window: int
-    kind: ClassVar[str] = "sliding_window"
+    kind: ClassVar[str] = SLIDING_WINDOW
     sharded: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.geometry.dcp_size > 1:
             raise SpecError(
                 f"sliding_window layers (window {self.window}) cannot be sharded over dcp_size "
-                f"{self.geometry.dcp_size}: only dcp_size 1 serves this model"
+                f"{self.geometry.dcp_size}: a window needs dcp_size 1"
             )
 
     @property

@@ -47,7 +47,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``num_heads`` query heads share ``num_kv_heads`` key/value heads in contiguous runs. ``max_context`` counts tokens,
     prompt and answer together. With ``tied_embeddings`` the embedding is the output projection too. ``qkv_bias``,
     ``out_bias``: whether those projections add a bias; ``qk_norm``: whether each head's queries and keys are normed
-    before they are turned. ``dtype`` is torch's name for what the weights are kept in.
+    before they are turned. In ``windowed_layers`` a token sees the last ``window`` tokens only, itself included; that is
+    not computed, so sequences may have that length at most. ``dtype`` is torch's name for what the weights are kept in.
 
     Raises:
         ModelError: sizes that make no such model.
@@ -70,6 +71,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: bool = False
+    window: int | None = None
+    windowed_layers: tuple[int, ...] = ()
     dtype: str = "float32"
 
     def __post_init__(self) -> None:

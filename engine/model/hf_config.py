@@ -17,6 +17,7 @@ from engine.model.hf_hybrid import HybridFields
 
 __all__ = ["CONFIG_FILE", "read_hf_config"]
 
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 CONFIG_FILE, GENERATION_FILE = "config.json", "generation_config.json"
 _Shape = TypeVar("_Shape", bound=msgspec.Struct)
 _Size = Annotated[int, msgspec.Meta(ge=1)]
@@ -56,8 +57,9 @@ class _Config(msgspec.Struct, kw_only=True):
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
-    sliding_window: int | None = None
+    sliding_window: _Size | None = None
     use_sliding_window: bool | None = None
+    max_window_layers: int = 28
     layer_types: list[str] | None = None
     quantization_config: dict[str, Any] | None = None
     torch_dtype: str | None = None
@@ -81,7 +83,7 @@ class _Family(msgspec.Struct, frozen=True, kw_only=True):
     rms_eps: float = 1e-6
     rope_theta: float = 10_000.0
     hybrid: bool = False  # some layers have states
-    windowed: bool = False  # use_sliding_window turns the window on, not its mere presence
+    windowed: bool = False  # use_sliding_window turns windows on, in layers from max_window_layers on
 
 
 _FAMILIES: Mapping[str, _Family] = {
@@ -132,6 +134,8 @@ def _model(folder: Path, config: _Config, family: _Family) -> ModelConfig:
         qkv_bias=config.attention_bias if family.qkv_bias is None else family.qkv_bias,
         out_bias=config.attention_bias if family.out_bias is None else family.out_bias,
         qk_norm=family.qk_norm,
+        window=config.sliding_window,
+        windowed_layers=_windowed_layers(config, family),
         dtype=config.dtype or config.torch_dtype or "float32",
     )
 
@@ -151,7 +155,9 @@ def _complaints(config: _Config, family: _Family) -> list[str]:
     found = {
         f"hidden_act {config.hidden_act!r} is not served, silu is": config.hidden_act != "silu",
         "mlp_bias is not served": config.mlp_bias,
-        f"a sliding window of {config.sliding_window} tokens is not served": _has_window(config, family),
+        "layer_types names sliding windows, sliding_window says no width": (
+            _SLIDING in (config.layer_types or ()) and config.sliding_window is None
+        ),
         f"quantization_config ({_quantization(config)}) is not served": config.quantization_config is not None,
         f"hidden_size {config.hidden_size} is not a multiple of {heads} attention heads and head_dim is not given": (
             (config.head_dim or family.head_dim) is None and config.hidden_size % heads != 0
@@ -170,10 +176,24 @@ def _head_dim(config: _Config, family: _Family) -> int:
     return config.head_dim or family.head_dim or config.hidden_size // config.num_attention_heads
 
 
-def _has_window(config: _Config, family: _Family) -> bool:
+def _windowed_layers(config: _Config, family: _Family) -> tuple[int, ...]:
+    layers = range(config.num_hidden_layers)
     if config.layer_types is not None and not family.hybrid:
-        return any(kind != "full_attention" for kind in config.layer_types)
-    return config.sliding_window is not None and (not family.windowed or bool(config.use_sliding_window))
+        return tuple(
+            index for index, kind in zip(layers, _kinds(config.layer_types, layers), strict=True) if kind == _SLIDING
+        )
+    if config.sliding_window is None or (family.windowed and not config.use_sliding_window):
+        return ()
+    return tuple(layers[config.max_window_layers :]) if family.windowed else tuple(layers)
+
+
+def _kinds(kinds: list[str], layers: range) -> list[str]:
+    if len(kinds) != len(layers):
+        raise ModelError(f"layer_types names {len(kinds)} layers, the model has {len(layers)}")
+    for kind in kinds:
+        if kind not in (_FULL, _SLIDING):
+            raise ModelError(f"layers of type {kind!r} are not served, {_FULL} and {_SLIDING} are")
+    return kinds
 
 
 def _quantization(config: _Config) -> str:

@@ -68,7 +68,7 @@ CONFIGS: dict[str, Callable[..., PretrainedConfig]] = {
     ),
     "llama-llama3": lambda **more: LlamaConfig(**SIZES | {"rope_parameters": LLAMA3} | more),
     "minimax": lambda **more: MiniMaxConfig(**SIZES | HYBRID | more),
-    "mistral": lambda **more: MistralConfig(**SIZES | {"sliding_window": None} | more),
+    "mistral": lambda **more: MistralConfig(**SIZES | {"sliding_window": 80} | more),
     "qwen2": lambda **more: Qwen2Config(**SIZES | more),
     "qwen3": lambda **more: Qwen3Config(**SIZES | {"tie_word_embeddings": True} | more),
 }

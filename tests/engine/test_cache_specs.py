@@ -62,7 +62,7 @@ def test_nothing_to_store_is_refused(make: object) -> None:
 def test_a_sliding_window_is_refused_by_name_under_dcp_only() -> None:
     assert SlidingWindowSpec(Geometry(page_size=3), window=512).row_width(10) == 4
     with pytest.raises(
-        SpecError, match=r"^sliding_window layers \(window 512\) .* dcp_size 2: only dcp_size 1 "
+        SpecError, match=r"^sliding_window layers \(window 512\) .* dcp_size 2: a window needs dcp_size 1"
     ) as caught:
         SlidingWindowSpec(Geometry(page_size=3, dcp_size=2), window=512)
     assert "\n" not in str(caught.value)

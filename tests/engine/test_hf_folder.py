@@ -14,10 +14,14 @@ from chunked_engine import CPU
 from hf_models import LINEAR, LLAMA3, VOCAB, SavedModel, save_random_model
 from safetensors.torch import load_file, save_file
 
+from engine.config import ConfigError, EngineConfig
+from engine.model.byte_tokenizer import ByteTokenizer
+from engine.model.catalogue import ServedModel
 from engine.model.checkpoint import CheckpointError
 from engine.model.config import LinearRope, Llama3Rope, ModelError
 from engine.model.hf_config import read_hf_config
 from engine.model.safetensors_checkpoint import SafetensorsCheckpoint
+from engine.model.source import ModelSource
 from engine.model.weights import Weights, load_weights
 from engine.parallel.layout import Layout
 
@@ -100,12 +104,10 @@ def test_the_spelling_of_transformers_4_means_the_same(
         ({"num_key_value_heads": 5}, "12 attention heads are not a multiple of 5 KV heads"),
         ({"head_dim": 7}, "head_dim 7 is odd, rotary positions turn pairs"),
         ({"head_dim": None, "hidden_size": 37}, "hidden_size 37 is not a multiple of 12 attention heads"),
-        ({"model_type": "mistral", "sliding_window": 64}, "a sliding window of 64 tokens is not served"),
-        (
-            {"model_type": "qwen2", "sliding_window": 64, "use_sliding_window": True},
-            "a sliding window of 64 tokens is not served",
-        ),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "a sliding window"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types names sliding windows"),
+        ({"layer_types": ["full_attention", "chunked_attention"]}, "layers of type 'chunked_attention' are not served"),
+        ({"layer_types": ["full_attention"]}, "layer_types names 1 layers, the model has 2"),
+        ({"sliding_window": 0}, "Expected `int` >= 1 - at `$.sliding_window`"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config (awq) is not served"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope type 'yarn' is not served, default, linear and llama3 are"),
         ({"rope_parameters": {"rope_type": "linear"}}, "rope type linear lacks some of its numbers"),
@@ -122,9 +124,36 @@ def test_what_would_be_computed_wrongly_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_window_that_is_turned_off_is_none(saved: SavedModel) -> None:
-    rewrite_config(saved.folder, model_type="qwen2", sliding_window=64, use_sliding_window=False)
-    assert read_hf_config(saved.folder).qkv_bias
+@pytest.mark.parametrize(
+    ("changes", "windowed"),
+    [
+        ({"model_type": "mistral"}, (0, 1)),
+        ({"model_type": "qwen2", "use_sliding_window": False}, ()),
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1}, (1,)),
+        ({"model_type": "qwen3", "use_sliding_window": True}, ()),  # from layer 28 on
+        ({"model_type": "qwen3", "layer_types": ["sliding_attention", "full_attention"]}, (0,)),
+    ],
+)
+def test_windows_are_where_transformers_has_them(
+    saved: SavedModel, changes: dict[str, Any], windowed: tuple[int, ...]
+) -> None:
+    rewrite_config(saved.folder, sliding_window=64, **changes)
+    config = read_hf_config(saved.folder)
+    assert (config.window, config.windowed_layers) == (64, windowed)
+
+
+def test_a_window_is_served_up_to_its_width_and_refused_by_name_above(saved: SavedModel) -> None:
+    rewrite_config(saved.folder, model_type="mistral", sliding_window=64)
+    source = ModelSource(config=read_hf_config(saved.folder), kind="folder", path=str(saved.folder))
+    model = ServedModel(path="m", tokenizer=ByteTokenizer(), eos_token_ids=(), source=source)
+    sharded = EngineConfig(tp_size=2, dcp_size=2, context_length=64).fitted_to(model)
+    assert sharded.cache_groups(model).advertised_width().value == sharded.geometry.block_width
+    for tp_size, dcp_size, complaint in (
+        (1, 1, "model: sliding windows of 64 tokens are not computed, context_length 512 is more"),
+        (2, 2, "model: sliding_window layers (window 64) cannot be sharded over dcp_size 2: a window needs dcp_size 1"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(complaint)):
+            EngineConfig(tp_size=tp_size, dcp_size=dcp_size).fitted_to(model)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"\xff", b"[]"])
@@ -161,7 +190,7 @@ def test_ranks_read_their_shares_which_make_the_whole(saved: SavedModel) -> None
 def test_a_tied_model_s_own_copy_of_the_embedding_is_ignored(saved: SavedModel) -> None:
     rewrite_config(saved.folder, tie_word_embeddings=True)
     weights = load(saved.folder)
-    assert weights.head is weights.embedding
+    assert torch.equal(weights.head, weights.embedding)
 
 
 def test_buffers_that_old_exporters_wrote_are_ignored(saved: SavedModel) -> None:

@@ -127,21 +127,21 @@ def test_the_states_of_a_rank_are_the_same_at_every_layout_and_its_pages_are_not
     """Sharded or replicated, as the specs of the groups say."""
     for dcp_size in (1, 2, 4):
         geometry = Geometry(page_size=16, dcp_size=dcp_size)
-        full, linear = cache_groups(TINY_HYBRID, geometry).specs
+        full, linear = cache_groups(TINY_HYBRID, geometry, longest=1000).specs
         assert (full.kind, full.sharded, full.row_width(1000)) == ("full_attention", True, -(-1000 // 16 // dcp_size))
         assert (linear.kind, linear.sharded, linear.row_width(1000)) == ("mamba", False, 1)
 
 
 def test_groups_are_the_layers_that_store_alike() -> None:
     geometry = Geometry(page_size=3, dcp_size=2)
-    assert not cache_groups(TINY, geometry).has_states
-    assert not cache_groups(None, geometry).has_states
-    hybrid = cache_groups(MIXED, geometry, state_interval=4)
+    assert not cache_groups(TINY, geometry, longest=1000).has_states
+    assert not cache_groups(None, geometry, longest=1000).has_states
+    hybrid = cache_groups(MIXED, geometry, longest=1000, state_interval=4)
     assert (hybrid.has_states, hybrid.hit_width, hybrid.advertised_width().value) == (True, 12, 6)
     only_states = msgspec.structs.replace(TINY_HYBRID, linear_layers=(0, 1, 2))
-    assert cache_groups(only_states, geometry).advertised_width().value is None
+    assert cache_groups(only_states, geometry, longest=1000).advertised_width().value is None
     with pytest.raises(SpecError, match="every 1 token or more, got every 0"):
-        cache_groups(MIXED, geometry, state_interval=0)
+        cache_groups(MIXED, geometry, longest=1000, state_interval=0)
 
 
 def load(table: TensorTable, *, rank: int = 0, layout: Layout = Layout()) -> HybridWeights:  # noqa: B008 - frozen
