@@ -47,8 +47,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``num_heads`` query heads share ``num_kv_heads`` key/value heads in contiguous runs. ``max_context`` counts tokens,
     prompt and answer together. With ``tied_embeddings`` the embedding is the output projection too. ``qkv_bias``,
     ``out_bias``: whether those projections add a bias; ``qk_norm``: whether each head's queries and keys are normed
-    before they are turned. In ``windowed_layers`` a token sees the last ``window`` tokens only, itself included; that is
-    not computed, so sequences may have that length at most. ``dtype`` is torch's name for what the weights are kept in.
+    before they are turned. In ``windowed_layers`` a token sees only itself and the ``window - 1`` tokens before it,
+    which is not computed, so sequences may be ``window`` tokens long. ``dtype`` is torch's name for what the weights
+    are kept in.
 
     Raises:
         ModelError: sizes that make no such model.

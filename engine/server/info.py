@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from contract.descriptor import Descriptor, describe
+from engine.cache.specs import Spec
 from engine.request import Namespace, SamplingParams
 from engine.server.answer import Ask
 from engine.server.errors import ApiError, unavailable
@@ -20,6 +21,19 @@ __all__ = ["VERSION", "health", "health_generate", "models", "server_info"]
 
 VERSION = f"kvsteer {version('kvsteer')}"
 _HEALTH_NAMESPACE = Namespace(extra_key="kvsteer-health")
+
+
+class _Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A cache group; widths in tokens, ``block_width`` None where nothing is stored by token."""
+
+    kind: str
+    sharded: bool
+    block_width: int | None
+    hit_width: int
+
+    @classmethod
+    def of(cls, spec: Spec) -> _Group:
+        return cls(kind=spec.kind, sharded=spec.sharded, block_width=spec.block_width, hit_width=spec.hit_width)
 
 
 async def server_info(replica: Replica, request: web.Request) -> web.Response:
@@ -44,6 +58,7 @@ async def server_info(replica: Replica, request: web.Request) -> web.Response:
         "kv_events_config": None if replica.events is None else msgspec.json.encode(replica.events).decode(),
         "kv_events": descriptor,
         "kv_events_reason": reason,
+        "cache_groups": [_Group.of(spec) for spec in replica.cache_groups.specs],
     }
     return json_reply(answer)
 

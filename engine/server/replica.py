@@ -40,6 +40,7 @@ class Replica:
         self.config = config
         self.events = events
         self.tokenizer = model.tokenizer
+        self.cache_groups = config.cache_groups(model)
         self.prompts = PromptReader(self.tokenizer, limit=config.sequence_limit)
         self.lanes = Lanes(lanes)
         self.metrics = RequestMetrics(self.lanes)

@@ -49,6 +49,10 @@ async def test_hits_end_where_blocks_and_states_meet(http: aiohttp.ClientSession
         assert await asyncio.to_thread(process.end) == 0
     assert (info["kv_events"]["block_size"], info["state_interval"], blocks["block_size"]) == (6, 4, 6)
     assert len(blocks["blocks"]) > 0
+    assert info["cache_groups"] == [
+        {"kind": "full_attention", "sharded": True, "block_width": 6, "hit_width": 6},
+        {"kind": "mamba", "sharded": False, "block_width": None, "hit_width": 4},
+    ]
 
 
 @pytest.fixture
