@@ -30,6 +30,7 @@ _POSITIVE = (
     "idle_timeout",
     "head_timeout",
     "body_timeout",
+    "write_timeout",
     "max_body_bytes",
     "max_in_flight",
     "receipts",
@@ -83,6 +84,7 @@ class RouterConfig:
     idle_timeout: float = _option(300.0, "seconds a replica may stay silent during an answer")
     head_timeout: float = _option(10.0, "seconds a client may take to send a request head")
     body_timeout: float = _option(30.0, "seconds a client may take to send a request body")
+    write_timeout: float = _option(60.0, "seconds a client may leave an answer unread")
     max_body_bytes: int = _option(32 * _MIB, "largest request body")
     max_in_flight: int = _option(4096, "requests taken at once; more are answered 429")
     api_keys: tuple[str, ...] = _option((), "key that clients must send; give one for each key", flag="api-key")

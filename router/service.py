@@ -30,7 +30,7 @@ from router.fleet.replica import Replica
 from router.front.admission import Admission
 from router.front.api import Api
 from router.front.body import BodyReader
-from router.front.connection import HeadWatch
+from router.front.connection import ConnectionWatch
 from router.front.headers import for_engine
 from router.front.keys import Keys
 from router.front.metrics import FleetMetrics, RequestMetrics
@@ -181,5 +181,7 @@ def _make_server(
         receipts=receipts,
         registry=registry,
     )
-    watch = HeadWatch(timeout=config.head_timeout, closed=metrics.late_head)
+    watch = ConnectionWatch(
+        head_timeout=config.head_timeout, write_timeout=config.write_timeout, closed=metrics.closed_connection
+    )
     return HttpServer(api, watch=watch, host=config.host, port=config.port, drain_timeout=config.drain_timeout)

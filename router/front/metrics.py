@@ -30,8 +30,8 @@ class RequestMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._inside = Gauge("kvsteer_requests_inside", "Requests admitted and not ended.", registry=registry)
-        self._late_heads = Counter(
-            "kvsteer_late_heads", "Client connections closed before a request head was complete.", registry=registry
+        self._closed = Counter(
+            "kvsteer_closed_connections", "Client connections closed at a limit, by why.", ("why",), registry=registry
         )
         self._requests = Counter(
             "kvsteer_requests", "Requests answered, by status.", ("route", "status"), registry=registry
@@ -52,9 +52,9 @@ class RequestMetrics:
         """Show how many requests are inside."""
         self._inside.set_function(lambda: admission.inside)
 
-    def late_head(self) -> None:
-        """A client did not get to the end of a request head."""
-        self._late_heads.inc()
+    def closed_connection(self, why: str) -> None:
+        """A client's connection was closed at a limit."""
+        self._closed.labels(why).inc()
 
     def answered(self, *, route: str, status: int) -> None:
         """A request has been answered."""

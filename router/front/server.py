@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import aiohttp
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from router.front.api import Api
-from router.front.connection import HeadWatch
+from router.front.connection import ConnectionWatch
 
 __all__ = ["BindError", "HttpServer", "engine_session"]
 
@@ -31,7 +33,7 @@ class BindError(OSError):
 class HttpServer:
     """Serves an api on one address. ``drain_timeout`` in seconds."""
 
-    def __init__(self, api: Api, *, watch: HeadWatch, host: str, port: int, drain_timeout: float) -> None:
+    def __init__(self, api: Api, *, watch: ConnectionWatch, host: str, port: int, drain_timeout: float) -> None:
         self._api = api
         self._host = host
         self._port = port
@@ -45,6 +47,7 @@ class HttpServer:
             shutdown_timeout=drain_timeout,
             keepalive_timeout=CLIENT_KEEPALIVE_SECONDS,
             lingering_time=LINGER_SECONDS,
+            logger=_connection_log(),
         )
 
     async def start(self) -> str:
@@ -63,7 +66,7 @@ class HttpServer:
             )
         except OSError as error:
             raise BindError(f"cannot listen on {self._host}:{self._port}: {error.strerror or error}") from None
-        self._watching = asyncio.create_task(self._watch.run(), name="head watch")
+        self._watching = asyncio.create_task(self._watch.run(), name="connection watch")
         host, port = self._listener.sockets[0].getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -76,6 +79,17 @@ class HttpServer:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+
+
+def _connection_log() -> logging.Logger:
+    """Where aiohttp complains of connections, but not of what is no HTTP: anybody could fill the log with that."""
+    log = logging.getLogger(f"{__name__}.connections")
+    log.addFilter(_is_not_the_clients_fault)
+    return log
+
+
+def _is_not_the_clients_fault(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 def engine_session(

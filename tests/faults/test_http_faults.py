@@ -276,14 +276,36 @@ async def test_a_long_answer_is_not_taken_for_a_slow_head(stage: Stage) -> None:
     assert (await asking)[0] == 200
 
 
+@pytest.mark.fault("H7")
+async def test_an_answer_that_nobody_reads_is_ended_at_a_limit(stage: Stage) -> None:
+    """A client asks for a long stream and does not read it: closed at the limit, and the engine sees it."""
+    engine = await stage.engine()
+
+    async def endless(engine: FakeEngine, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = await begun(request)
+        while True:
+            await response.write(sse({"choices": [{"text": "x" * 10_000}]}))
+
+    engine.answer = endless
+    router = await stage.router(engine, write_timeout=0.3)
+    _, writer = await connect(router)
+    raw = b'{"prompt": "a", "stream": true}'
+    writer.write(head(f"Content-Length: {len(raw)}") + raw)
+    await until(lambda: engine.asked, "the engine has the request")
+    await asyncio.wait_for(engine.asked[0].left.wait(), 10.0)
+    writer.close()
+    await until(lambda: idle(router), "the books are empty")
+
+
 @pytest.mark.fault("H8")
-async def test_the_preface_of_http_2_is_survived(stage: Stage) -> None:
+async def test_the_preface_of_http_2_is_survived(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     """A client begins with HTTP/2's preface: it is refused, and the next client is served."""
     router = await stage.router(await stage.engine())
     for preface in (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0" * 500):
         answer = await talk(router, preface)
         assert not answer or answer.startswith(b"HTTP/1."), answer
         assert not answer.split(b" ")[1:2] or answer.split(b" ")[1] == b"400"
+    assert not [record for record in caplog.records if record.name.startswith("router.front.server")]
     assert (await router.complete([1]))[0] == 200
 
 
