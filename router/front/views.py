@@ -54,7 +54,8 @@ class RequestCounts(msgspec.Struct, frozen=True, kw_only=True):
 class LaneView(msgspec.Struct, frozen=True, kw_only=True):
     """One event stream, and what was promised and found there.
 
-    Block sizes are block widths. ``last_seq`` is -1 before the first batch; ``event_age`` is seconds since the last.
+    Block sizes are block widths. ``last_seq`` is -1 before the first batch, ``known_from`` the first batch of the
+    history behind what is held (0: all of it, null: none yet); ``event_age`` is seconds since the last.
     ``reason`` says why there is no stream, or why it is not trusted.
     """
 
@@ -63,6 +64,7 @@ class LaneView(msgspec.Struct, frozen=True, kw_only=True):
     stream: str
     reason: str | None
     last_seq: int
+    known_from: int | None
     gaps: int
     lost: int
     replayed: int
@@ -196,6 +198,7 @@ def _lane_view(lane: Lane, index: BlockIndex, *, now: float) -> LaneView:
         stream=NO_STREAM if status is None else status.state,
         reason=lane.no_events if status is None else status.reason,
         last_seq=-1 if status is None else status.last_seq,
+        known_from=None if status is None else status.known_from,
         gaps=0 if status is None else status.gaps,
         lost=0 if status is None else status.lost,
         replayed=0 if status is None else status.replayed,

@@ -60,6 +60,7 @@ async def test_replicas_have_exactly_the_fields_that_were_promised(stage: Stage)
         "stream",
         "reason",
         "last_seq",
+        "known_from",
         "gaps",
         "lost",
         "replayed",

@@ -104,20 +104,21 @@ class Stage:
         self._stack.push_async_callback(engine.stop)
         return engine
 
-    async def wire(self, engine: FakeEngine) -> EventSource:
+    async def wire(self, engine: FakeEngine, source: EventSource | None = None) -> EventSource:
         """Start an engine whose events a test writes byte by byte; its descriptor names them."""
-        source = await self._stack.enter_async_context(EventSource())
-        replay = source.replay_endpoint
-        assert replay is not None, "an event source answers replays unless told not to"
-        engine.server_info["kv_events"] = {
+        source = await self._stack.enter_async_context(source or EventSource())
+        address = parse_tcp(source.endpoint)
+        described = {
             "publisher": "zmq",
-            "endpoint_host": "127.0.0.1",
-            "endpoint_port_base": parse_tcp(source.endpoint).port,
+            "endpoint_host": address.host,
+            "endpoint_port_base": address.port,
             "topic": "",
             "block_size": engine.width,
             "dp_size": 1,
-            "replay_endpoint_port_base": parse_tcp(replay).port,
         }
+        if source.replay_endpoint is not None:
+            described["replay_endpoint_port_base"] = parse_tcp(source.replay_endpoint).port
+        engine.server_info["kv_events"] = described
         await self.engine(engine)
         return source
 
