@@ -44,6 +44,8 @@ __all__ = ["main"]
 
 _SNAPSHOT_SECONDS = 10.0
 _WATCH_SECONDS = 0.2
+_FAILED_GRACE_SECONDS = 1.0
+"""To write answers that say why: an engine that failed finishes no requests."""
 _FOLLOWERS_STAY_SECONDS = 5.0
 """On top of the grace: ranks are closed after the requests."""
 
@@ -111,6 +113,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _serve(config: EngineConfig, model: ServedModel, cluster: Cluster | None) -> str | None:
     """Serve until a signal comes (None) or a lane dies (why)."""
     servers: list[HttpServer] = []
+    grace = min(config.shutdown_grace_seconds, _FAILED_GRACE_SECONDS)
     with ExitStack() as lanes:
         try:
             mailroom = Mailroom(asyncio.get_running_loop())
@@ -123,9 +126,12 @@ async def _serve(config: EngineConfig, model: ServedModel, cluster: Cluster | No
             for index, server in enumerate(servers):
                 await server.listen(host=config.host, port=config.http_port(index))
             print(*(f"{PROGRAM} ready {server.url}" for server in servers), sep="\n", flush=True)
-            return await _until_over(stop, servers)
+            complaint = await _until_over(stop, servers)
+            if complaint is None:
+                grace = config.shutdown_grace_seconds
+            return complaint
         finally:
-            await asyncio.gather(*(server.drain(config.shutdown_grace_seconds) for server in servers))
+            await asyncio.gather(*(server.drain(grace) for server in servers))
             await asyncio.to_thread(lanes.close)  # whoever still waits is told that the engine ends
             await asyncio.gather(*(server.close() for server in servers))
 

@@ -7,9 +7,10 @@ one device.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar, cast
 
 import torch
@@ -30,7 +31,7 @@ class ThreadWorld(Generic[Task, Result]):
     """``size`` rank threads that work on the same task at the same time.
 
     ``build`` runs once on every rank's thread and returns what the rank does with a task. A collective that not all
-    ranks reach within ``timeout`` seconds fails.
+    ranks reach within ``timeout`` seconds fails, and so does a task that takes twice as long.
 
     Raises:
         RankFailedError: a rank failed to build.
@@ -39,6 +40,7 @@ class ThreadWorld(Generic[Task, Result]):
     def __init__(
         self, *, size: int, build: Callable[[Group], Callable[[Task], Result]], timeout: float = 120.0
     ) -> None:
+        self._patience = 2 * timeout
         self._exchanges = _Exchanges(timeout=timeout)
         self._inboxes: list[SimpleQueue[Task | None]] = [SimpleQueue() for _ in range(size)]
         self._reports: SimpleQueue[_Report[Result]] = SimpleQueue()
@@ -50,7 +52,7 @@ class ThreadWorld(Generic[Task, Result]):
         for thread in self._threads:
             thread.start()
         try:
-            self._collect()
+            self._collect(seconds=None)
         except RankFailedError:
             self.close()
             raise
@@ -59,13 +61,13 @@ class ThreadWorld(Generic[Task, Result]):
         """Have every rank work on ``task``; their results in rank order. One caller at a time.
 
         Raises:
-            RankFailedError: a rank raised, now or in an earlier call.
+            RankFailedError: a rank raised, now or in an earlier call, or did not finish in time.
         """
         if self._failure is not None:
             raise self._failure
         for inbox in self._inboxes:
             inbox.put(task)
-        return self._collect()
+        return self._collect(seconds=self._patience)
 
     def close(self) -> None:
         """End the ranks and wait for them. Idempotent."""
@@ -75,11 +77,17 @@ class ThreadWorld(Generic[Task, Result]):
             thread.join(_JOIN_S)
         self._failure = self._failure or RankFailedError("the ranks are closed")
 
-    def _collect(self) -> list[Result]:
+    def _collect(self, *, seconds: float | None) -> list[Result]:
         """One report of every rank. The first failure is the cause: whoever fails reports before others notice."""
         results: dict[int, Result] = {}
+        deadline = None if seconds is None else time.monotonic() + seconds
         while len(results) < len(self._threads):
-            report = self._reports.get()
+            try:
+                report = self._reports.get(timeout=None if deadline is None else max(deadline - time.monotonic(), 0.0))
+            except Empty:
+                missing = [rank for rank in range(len(self._threads)) if rank not in results]
+                self._failure = RankFailedError(f"ranks {missing} did not finish a task within {seconds:g} s")
+                raise self._failure from None
             if report.error is not None:
                 self._failure = _failure(report.rank, report.error)
                 raise self._failure from report.error

@@ -81,4 +81,5 @@ def _thread_runner(config: EngineConfig, model: ServedModel) -> Runner:
         device=device,
         dtype=plan.dtype,
         state_slots=plan.state_slots,
+        timeout=config.rank_timeout,
     )

@@ -24,7 +24,7 @@ __all__ = ["TorchRunner"]
 class TorchRunner:
     """A `Runner` that computes a model on ``layout``'s ranks, with a cache of ``num_blocks`` logical blocks.
 
-    ``state_slots`` are slots of states, where the model has states.
+    ``state_slots`` are slots of states, where the model has states; ``timeout`` is `ThreadWorld`'s.
 
     Raises:
         LayoutError: the model's heads do not divide over the ranks; nothing has been started then.
@@ -41,6 +41,7 @@ class TorchRunner:
         device: torch.device,
         dtype: str = "auto",
         state_slots: int = 0,
+        timeout: float = 120.0,
     ) -> None:
         self._plan = RankPlan(
             source=source,
@@ -54,7 +55,7 @@ class TorchRunner:
         self._plan.check()
         self._device = device
         self._world: ThreadWorld[StepTask, list[int]] = ThreadWorld(
-            size=layout.tp_size, build=lambda group: TorchRank(self._plan, group)
+            size=layout.tp_size, build=lambda group: TorchRank(self._plan, group), timeout=timeout
         )
 
     def run(self, chunks: Sequence[Chunk]) -> list[int | None]:

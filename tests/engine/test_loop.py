@@ -296,6 +296,17 @@ def test_a_step_that_fails_ends_the_loop_and_everybody_is_told(lane: Lane) -> No
     lane.loop.abort(clients[0].request_id)
 
 
+def test_a_runner_that_is_lost_between_steps_ends_an_idle_loop(lane: Lane) -> None:
+    lost = RuntimeError("rank 1 was killed")
+    lane.loop.fail(lost)
+    with pytest.raises(EngineDead, match="rank 1 was killed"):
+        lane.settled()
+    assert lane.loop.failed is lost
+    lane.loop.fail(RuntimeError("and once more"))
+    with pytest.raises(EngineDead, match="rank 1 was killed"):
+        Client(lane.loop, [1])
+
+
 def test_a_publisher_that_fails_ends_the_loop_and_the_call_that_met_it_fails() -> None:
     lane = Lane()
     lane.loop.start()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.model.config import TINY
-from engine.parallel.group import Group
+from engine.parallel.group import Group, all_gather_along
 from engine.parallel.layout import HeadShard, Layout, LayoutError
 from engine.parallel.threads import ThreadWorld
 from engine.parallel.world import RankFailedError
@@ -222,6 +222,34 @@ def test_a_rank_that_stays_away_from_a_collective_is_named_after_the_timeout() -
     release.set()
     world.close()
     assert_no_rank_is_left()
+
+
+def test_a_rank_that_does_not_finish_is_named_after_twice_the_timeout() -> None:
+    release = threading.Event()
+
+    def build(group: Group) -> Work:
+        return lambda task: int(group.rank != 1 or release.wait(60))
+
+    world = ThreadWorld(size=3, timeout=0.05, build=build)
+    with pytest.raises(RankFailedError, match=r"^ranks \[1\] did not finish a task within 0.1 s$"):
+        world.call(0)
+    release.set()
+    with pytest.raises(RankFailedError, match="did not finish"):
+        world.call(0)
+    world.close()
+    assert_no_rank_is_left()
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1, -2])
+def test_a_gather_along_any_dimension_puts_the_parts_side_by_side(dim: int) -> None:
+    parts = [torch.arange(24).view(2, 3, 4) + 100 * rank for rank in range(3)]
+
+    def build(group: Group) -> Callable[[int], list[object]]:
+        return lambda _: all_gather_along(group, parts[group.rank], dim=dim).tolist()
+
+    world = ThreadWorld(size=3, build=build)
+    assert world.call(0) == [torch.cat(parts, dim=dim).tolist()] * 3
+    world.close()
 
 
 def test_a_closed_world_has_no_threads_and_takes_no_calls() -> None:
