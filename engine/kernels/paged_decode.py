@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from engine.kernels.cpu_attention import paged_decode_cpu
+
 __all__ = ["paged_decode", "paged_decode_reference"]
 
 
@@ -33,6 +35,8 @@ def paged_decode(
         from engine.kernels.paged_decode_triton import paged_decode_triton
 
         return paged_decode_triton(queries, keys, values, tables, lengths)
+    if queries.device.type == "cpu":
+        return paged_decode_cpu(queries, keys, values, tables, lengths)
     return paged_decode_reference(queries, keys, values, tables, lengths)
 
 

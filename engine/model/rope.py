@@ -13,23 +13,27 @@ __all__ = ["Rope"]
 
 
 class Rope:
-    """Cosines and sines of every position of a context, computed in float64 and kept in float32."""
+    """Cosines and sines of every position of a context, computed in float64 and kept in float32.
+
+    They are kept as wide as a head, the sines of its first half negated: ``states * cos + swapped halves * sin``.
+    """
 
     def __init__(self, model: ModelConfig, *, device: torch.device) -> None:
         positions = torch.arange(model.max_context, dtype=torch.float64)
         angles = torch.outer(positions, _speeds(model))
-        self._cos = angles.cos().float().to(device)  # [max_context, head_dim / 2]
-        self._sin = angles.sin().float().to(device)
+        cos, sin = angles.cos().float(), angles.sin().float()
+        self._cos = torch.cat([cos, cos], dim=-1).to(device)  # [max_context, head_dim]
+        self._sin = torch.cat([-sin, sin], dim=-1).to(device)
 
     def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines for ``positions`` ``[T]``, each ``[T, 1, head_dim / 2]``."""
+        """Cosines and sines for ``positions`` ``[T]``, each ``[T, 1, head_dim]``."""
         return self._cos.index_select(0, positions).unsqueeze(1), self._sin.index_select(0, positions).unsqueeze(1)
 
     def rotate(self, states: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
         """Turn ``states`` ``[T, heads, head_dim]`` by what ``at`` gave for their positions."""
         cos, sin = rotation
-        first, second = states.chunk(2, dim=-1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(states.dtype)
+        swapped = states.roll(states.shape[-1] // 2, dims=-1)
+        return torch.addcmul(states * cos, swapped.to(cos.dtype), sin).to(states.dtype)
 
 
 def _speeds(model: ModelConfig) -> Tensor:

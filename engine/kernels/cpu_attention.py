@@ -1,0 +1,70 @@
+"""Decode and extend attention on CPUs, by torch's own flash attention, which gives the log-sum-exp too.
+
+The operator is the one behind ``scaled_dot_product_attention``; that function keeps the log-sum-exp to itself. It takes
+keys and values where they lie, so pages are copied once, when they are gathered. All queries that share a KV head are
+computed with it at once. The references beside this module are slower by a fifth to a half, and agree.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["extend_attention_cpu", "paged_decode_cpu"]
+
+_INF = float("inf")
+
+
+def paged_decode_cpu(
+    queries: Tensor, keys: Tensor, values: Tensor, tables: Tensor, lengths: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`engine.kernels.paged_decode.paged_decode`; same arguments and results."""
+    batch, heads, head_dim = queries.shape
+    kv_heads = keys.shape[2]
+    # index_select copies whole pages, four times as fast as indexing does.
+    keys = keys.index_select(0, tables.flatten()).view(batch, -1, kv_heads, head_dim)
+    values = values.index_select(0, tables.flatten()).view(batch, -1, kv_heads, head_dim)
+    output, lse = _attend(
+        queries.view(batch, kv_heads, heads // kv_heads, head_dim),
+        keys.transpose(1, 2),
+        values.transpose(1, 2),
+        visible=lengths.view(batch, 1, 1, 1),
+    )
+    # What the operator says of a query that sees nothing is not to be relied on.
+    sees = (lengths > 0).view(batch, 1, 1)
+    output = torch.where(sees, output.reshape(batch, heads, head_dim), 0.0)
+    return output, torch.where(sees.squeeze(-1), lse.reshape(batch, heads), -_INF)
+
+
+def extend_attention_cpu(
+    queries: Tensor, keys: Tensor, values: Tensor, table: Tensor, visible: Tensor, *, longest: int
+) -> tuple[Tensor, Tensor]:
+    """`engine.kernels.extend_attention.extend_attention`; same arguments and results."""
+    tokens, heads, head_dim = queries.shape
+    if longest == 0:
+        return torch.zeros_like(queries), queries.new_full((tokens, heads), -_INF, dtype=torch.float32)
+    page_size, kv_heads = keys.shape[1:3]
+    group = heads // kv_heads
+    table = table[: -(-longest // page_size)]
+    keys = keys.index_select(0, table).flatten(0, 1)[:longest]  # [longest, kv_heads, head_dim]
+    values = values.index_select(0, table).flatten(0, 1)[:longest]
+    output, lse = _attend(
+        queries.view(tokens, kv_heads, group, head_dim).permute(1, 2, 0, 3),
+        keys.transpose(0, 1).unsqueeze(1).expand(-1, group, -1, -1),
+        values.transpose(0, 1).unsqueeze(1).expand(-1, group, -1, -1),
+        visible=visible.view(1, 1, tokens, 1),
+    )
+    output = output.permute(2, 0, 1, 3).reshape(tokens, heads, head_dim)
+    lse = lse.permute(2, 0, 1).reshape(tokens, heads)
+    sees = (visible > 0).unsqueeze(1)
+    return torch.where(sees.unsqueeze(2), output, 0.0), torch.where(sees, lse, -_INF)
+
+
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, *, visible: Tensor) -> tuple[Tensor, Tensor]:
+    """``[a, b, queries, head_dim]`` over ``[a, b, keys, head_dim]``; each query sees its first ``visible`` keys."""
+    unseen = torch.arange(keys.shape[2]) >= visible
+    mask = torch.zeros(unseen.shape, dtype=queries.dtype).masked_fill_(unseen, -_INF)
+    output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        queries, keys, values, attn_mask=mask, scale=queries.shape[3] ** -0.5
+    )
+    return output, lse

@@ -1,0 +1,83 @@
+"""Attention on CPUs by torch's flash operator: the references' outputs and log-sum-exps, empty shards included."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from engine.kernels.cpu_attention import extend_attention_cpu, paged_decode_cpu
+from engine.kernels.extend_attention import extend_attention_reference
+from engine.kernels.paged_decode import paged_decode_reference
+
+HEAD_DIM = 8
+seeds = st.integers(0, 2**32)
+shapes = st.tuples(st.sampled_from([1, 3, 16]), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 3]))
+
+
+class Pool(NamedTuple):
+    """Pages in random order, with NaN wherever nothing may be read: in foreign pages and behind the last token."""
+
+    keys: Tensor
+    values: Tensor
+    tables: Tensor
+
+
+def pool(lengths: list[int], page_size: int, kv_heads: int, generator: torch.Generator) -> Pool:
+    columns = max(1, -(-max(lengths) // page_size))
+    count = len(lengths) * columns
+    tables = torch.randperm(count, generator=generator).view(len(lengths), columns)
+    keys, values = (torch.randn(count + 1, page_size, kv_heads, HEAD_DIM, generator=generator) for _ in range(2))
+    keys[count] = values[count] = float("nan")
+    return Pool(keys, values, tables)
+
+
+def assert_same(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> None:
+    torch.testing.assert_close(found[0], expected[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(found[1], expected[1], atol=1e-5, rtol=0)
+
+
+@settings(deadline=None)
+@given(lengths=st.lists(st.integers(0, 50), min_size=1, max_size=4), shape=shapes, seed=seeds)
+def test_decode_is_what_the_reference_says(lengths: list[int], shape: tuple[int, int, int], seed: int) -> None:
+    page_size, kv_heads, group = shape
+    generator = torch.Generator().manual_seed(seed)
+    keys, values, tables = pool(lengths, page_size, kv_heads, generator)
+    queries = torch.randn(len(lengths), kv_heads * group, HEAD_DIM, generator=generator)
+    arguments = queries, keys, values, tables, torch.tensor(lengths)
+    assert_same(paged_decode_cpu(*arguments), paged_decode_reference(*arguments))
+
+
+@settings(deadline=None)
+@given(tokens=st.integers(1, 40), context=st.integers(0, 40), shape=shapes, stride=st.integers(1, 3), seed=seeds)
+def test_extend_is_what_the_reference_says(
+    tokens: int, context: int, shape: tuple[int, int, int], stride: int, seed: int
+) -> None:
+    """``stride`` 1 is a whole cache, more is a shard that holds every so manieth token."""
+    page_size, kv_heads, group = shape
+    generator = torch.Generator().manual_seed(seed)
+    visible = torch.arange(context + 1, context + tokens + 1) // stride
+    longest = int(visible[-1])
+    keys, values, tables = pool([longest], page_size, kv_heads, generator)
+    queries = torch.randn(tokens, kv_heads * group, HEAD_DIM, generator=generator)
+    arguments = queries, keys, values, tables[0], visible
+    assert_same(
+        extend_attention_cpu(*arguments, longest=longest), extend_attention_reference(*arguments, longest=longest)
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_formats_are_computed_in_wider_ones(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    keys, values, tables = pool([200, 31], 16, 2, generator)
+    queries = torch.randn(2, 6, HEAD_DIM, generator=generator)
+    lengths = torch.tensor([200, 31])
+    exact = paged_decode_reference(queries, keys, values, tables, lengths)
+    output, lse = paged_decode_cpu(queries.to(dtype), keys.to(dtype), values.to(dtype), tables, lengths)
+    assert lse.dtype == torch.float32
+    torch.testing.assert_close(output.float(), exact[0], atol=2e-2, rtol=0)
+    torch.testing.assert_close(lse, exact[1], atol=2e-2, rtol=0)
