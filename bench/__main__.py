@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from bench import ranks, smollm2
 from bench.demo import command as demo
+from bench.engine import command as engine
 
 __all__ = ["main"]
 
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     demo.add_command(commands)
     smollm2.add_command(commands)
     ranks.add_command(commands)
+    engine.add_command(commands)
     args = parser.parse_args(argv)
     status: int = args.run(args)
     return status
