@@ -109,4 +109,5 @@ def _from_hub(name: str) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=_HUB_FILES)).resolve()
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise ModelError(f"--model-path {name}: no such folder here, and not to be had from the hub: {error}") from None
+        said = " ".join(str(error).split())
+        raise ModelError(f"--model-path {name}: no such folder here, and not to be had from the hub: {said}") from None

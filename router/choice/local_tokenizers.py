@@ -22,6 +22,8 @@ __all__ = ["LocalTokenizer", "LocalTokenizers", "TokenizerSource"]
 
 _LOG = logging.getLogger(__name__)
 MAX_LOADED = 16
+_GGUF = ".gguf"
+"""A model file that holds its tokenizer in a form of its own, which the engine reads: it is asked."""
 PROBE = "Hello, world!\n\n  def f(x):\n\treturn 12345 + x  # it's Füße, Привет, 世界 🎉"
 
 
@@ -76,7 +78,7 @@ class LocalTokenizers:
 
 def _load_if_here(name: str) -> Tokenizer | None:
     path = Path(name)
-    if not path.is_absolute() or not path.exists():
+    if not path.is_absolute() or path.suffix == _GGUF or not path.exists():
         return None
     try:
         return load_tokenizer(path)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from engine.model.config import ModelConfig
@@ -38,7 +41,8 @@ def write_gguf(
     kinds: Mapping[str, gguf.GGMLQuantizationType] | None = None,
     rope_factors: Sequence[float] | None = None,
     linear_factor: float | None = None,
-    tokens: Sequence[str] = (),
+    tokenizer: Tokenizer | None = None,
+    chat_template: str | None = None,
 ) -> None:
     """A file with these weights; ``kinds`` names the tensors that are quantized, by the end of their name."""
     writer = gguf.GGUFWriter(path, architecture)
@@ -58,11 +62,11 @@ def write_gguf(
         writer.add_rope_scaling_factor(linear_factor)
     if rope_factors is not None:
         writer.add_tensor("rope_freqs.weight", np.array(rope_factors, dtype=np.float32))
-    writer.add_eos_token_id(2)
-    writer.add_eot_token_id(5)
-    if tokens:
-        writer.add_tokenizer_model("gpt2")
-        writer.add_token_list(tokens)
+    if tokenizer is None:
+        writer.add_eos_token_id(2)
+        writer.add_eot_token_id(5)
+    else:
+        add_tokenizer(writer, tokenizer, chat_template=chat_template)
     for name, tensor in tensors.items():
         values = tensor.float().numpy()
         if architecture == "llama" and ("q_proj" in name or "k_proj" in name):
@@ -72,6 +76,33 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def add_tokenizer(writer: gguf.GGUFWriter, published: Tokenizer, **values: Any) -> None:
+    """``published`` as llama.cpp's converter writes it; ``values`` change that (None: left out)."""
+    model = json.loads(published.to_str())["model"]
+    vocabulary = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    control = {token for token, text in published.get_added_tokens_decoder().items() if text.special}
+    usual = {
+        "model": "gpt2",
+        "pre": "smollm",
+        "tokens": vocabulary,
+        "merges": [" ".join(merge) for merge in model["merges"]],
+        "token_type": [3 if index in control else 1 for index in range(len(vocabulary))],
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    for key, value in (usual | values).items():
+        name = f"tokenizer.{key}" if key == "chat_template" else f"tokenizer.ggml.{key}"
+        match value:
+            case bool():
+                writer.add_bool(name, value)
+            case int():
+                writer.add_uint32(name, value)
+            case str():
+                writer.add_string(name, value)
+            case list():
+                writer.add_array(name, value)
 
 
 def add_tensor(

@@ -15,6 +15,7 @@ import gguf
 import msgspec
 import pytest
 import transformers
+from gguf_models import add_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizer import CHAT_TEMPLATE, CORPUS, SPECIAL, VOCAB, publish_tokenizer, trained
@@ -220,31 +221,9 @@ PUBLISHED: dict[str, Callable[[], Tokenizer]] = {
 
 
 def gguf_with(path: Path, published: Tokenizer, **values: Any) -> GgufFile:
-    """A file that carries ``published``, its merges and token types as llama.cpp's converter writes them."""
-    model = json.loads(published.to_str())["model"]
-    vocabulary = sorted(model["vocab"], key=model["vocab"].__getitem__)
-    control = {token for token, text in published.get_added_tokens_decoder().items() if text.special}
+    """A file that carries ``published`` and nothing else; ``values`` change what it says."""
     writer = gguf.GGUFWriter(path, "llama")
-    usual = {
-        "model": "gpt2",
-        "pre": "smollm",
-        "tokens": vocabulary,
-        "merges": [" ".join(merge) for merge in model["merges"]],
-        "token_type": [3 if index in control else 1 for index in range(len(vocabulary))],
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
-    for key, value in (usual | values).items():
-        name = f"tokenizer.{key}" if key == "chat_template" else f"tokenizer.ggml.{key}"
-        match value:
-            case bool():
-                writer.add_bool(name, value)
-            case int():
-                writer.add_uint32(name, value)
-            case str():
-                writer.add_string(name, value)
-            case list():
-                writer.add_array(name, value)
+    add_tokenizer(writer, published, **values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
