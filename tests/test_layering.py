@@ -28,7 +28,7 @@ EXCEPTIONS = {("engine.__main__", "publisher")}
 FENCES: dict[str, tuple[str, ...]] = {
     # The conformance listener must see frames as they come, where a subscriber repairs and drops what it gets.
     "zmq": ("publisher.transport", "router.intake.subscriber", "router.conformance.listener"),
-    "torch": ("engine.*", "bench.engine.*", "bench.gpu"),
+    "torch": ("engine.*", "bench.engine.*", "bench.gpu", "bench.kernel_cases"),
     "triton": ("engine.kernels.*",),
     "safetensors": ("engine.model.*",),
     "gguf": ("engine.model.*",),
