@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from contract.events import Tier
 from router.choice.chooser import Considered, Decision
 from router.fleet.health import State
 from router.fleet.identity import Model
@@ -204,7 +205,7 @@ def _lane_view(lane: Lane, index: BlockIndex, *, now: float) -> LaneView:
         replayed=0 if status is None else status.replayed,
         advertised_block_size=lane.advertised_block_size,
         emitted_block_size=stats.emitted_width,
-        blocks=stats.blocks,
+        blocks={Tier.GPU.value: 0, **stats.blocks},
         event_age=None if last is None else round(max(0.0, now - last), 3),
         in_flight=lane.load.in_flight,
         queued_tokens=lane.load.queued_tokens,
