@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import msgspec
 
-__all__ = ["Ended", "kvsteer_router"]
+__all__ = ["Ended", "kvsteer_router", "serving_process"]
+
+READY_SECONDS = 30.0
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -25,3 +29,20 @@ async def kvsteer_router(*argv: str) -> Ended:
     )
     out, err = await process.communicate()
     return Ended(process.returncode, out.decode(), err.decode())
+
+
+@asynccontextmanager
+async def serving_process(*argv: str) -> AsyncIterator[tuple[str, int]]:
+    """A router in a process of its own: its URL and its process id."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "router", *argv, "--port", "0", stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        line = (await asyncio.wait_for(process.stdout.readline(), READY_SECONDS)).decode()
+        assert line.startswith("kvsteer-router ready http://"), line
+        yield line.split()[-1], process.pid
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()

@@ -68,6 +68,7 @@ class EventSource:
     def _open(self) -> None:
         self._context = zmq.asyncio.Context()
         self.log: list[Frame] = []
+        self.last_seq = -1
         self.held: set[int] = set()
         self._pub = self._socket(zmq.PUB)
         port = self._bind(self._pub, self._ports[0])
@@ -114,22 +115,25 @@ class EventSource:
 
     async def publish_payload(self, payload: bytes, *, lost: bool = False) -> None:
         """Send a batch as some engine encoded it; ``held`` does not follow."""
-        frame = Frame(self._topic, len(self.log), payload)
+        await self.relay(Frame(self._topic, self.last_seq + 1, payload), lost=lost)
+
+    async def relay(self, frame: Frame, *, lost: bool = False) -> None:
+        """Send a frame as it is, under its own number, and remember it for replays."""
         self.log.append(frame)
+        self.last_seq = frame.seq
         if not lost:
             await self._pub.send_multipart(pub_frames(frame))
+
+    def forget(self) -> None:
+        """Have nothing to replay any more; numbers go on."""
+        self.log.clear()
 
     async def send_raw(self, *frames: bytes) -> None:
         await self._pub.send_multipart(frames)
 
     async def send_again(self, seq: int) -> None:
-        await self._pub.send_multipart(pub_frames(self.log[seq]))
-
-    async def relay(self, frame: Frame, *, lost: bool = False) -> None:
-        """Send a frame as it is, under its own number, and remember it for replays."""
-        self.log.append(frame)
-        if not lost:
-            await self._pub.send_multipart(pub_frames(frame))
+        """Send a batch live that was sent before, or lost."""
+        await self._pub.send_multipart(pub_frames(next(frame for frame in self.log if frame.seq == seq)))
 
     async def _answer(self, router: zmq.asyncio.Socket) -> None:
         try:

@@ -44,7 +44,7 @@ def free_port() -> int:
         return port
 
 
-def publishers(ranks: int, *, topic: str) -> list[EventPublisher]:
+def publishers(ranks: int, *, topic: str, buffer_steps: int) -> list[EventPublisher]:
     """One publisher a rank on consecutive ports, live and replay; single ones where the system likes."""
     for _ in range(ATTEMPTS):
         live, replay = (0, 0) if ranks == 1 else (free_port(), free_port())
@@ -54,6 +54,7 @@ def publishers(ranks: int, *, topic: str) -> list[EventPublisher]:
             replay_endpoint=f"tcp://127.0.0.1:{replay}",
             bind=True,
             topic=topic,
+            buffer_steps=buffer_steps,
         )
         made: list[EventPublisher] = []
         try:
@@ -183,9 +184,9 @@ class FakeEngine:
             publisher.close()
         self.publishers.clear()
 
-    def publish_on(self, *, topic: str = "kv", advertised_width: int | None = None) -> None:
+    def publish_on(self, *, topic: str = "kv", advertised_width: int | None = None, buffer_steps: int = 10_000) -> None:
         """Bind a publisher a rank, and advertise them."""
-        self.publishers = publishers(self.ranks, topic=topic)
+        self.publishers = publishers(self.ranks, topic=topic, buffer_steps=buffer_steps)
         first = self.publishers[0]
         assert first.replay_endpoint is not None
         self.server_info["kv_events"] = {

@@ -11,7 +11,7 @@ from event_source import EventSource, Replies, holds_the_truth, until
 
 from contract.descriptor import LaneAddress
 from contract.events import BlockRemoved
-from router.intake.index import BlockIndex, LaneHandle
+from router.intake.index import BlockIndex, LaneHandle, LaneLimits
 from router.intake.stream_report import StreamState, SubscriberStatus
 from router.intake.subscriber import Subscriber, SubscriberLimits
 from router.prompt import Prompt
@@ -42,7 +42,7 @@ class Follower:
 
     async def agrees_with(self, source: EventSource) -> None:
         await until(
-            lambda: holds_the_truth(self.index, self.handle, source) and self.status.last_seq == len(source.log) - 1,
+            lambda: holds_the_truth(self.index, self.handle, source) and self.status.last_seq == source.last_seq,
             f"the index holds {source.held}: has {self.names}, {self.status}",
         )
 
@@ -52,9 +52,14 @@ class Follower:
 
 @asynccontextmanager
 async def following(
-    endpoint: str, replay_endpoint: str | None, *, topic: str = "", limits: SubscriberLimits = QUICK
+    endpoint: str,
+    replay_endpoint: str | None,
+    *,
+    topic: str = "",
+    limits: SubscriberLimits = QUICK,
+    lane_limits: LaneLimits | None = None,
 ) -> AsyncIterator[Follower]:
-    index = BlockIndex()
+    index = BlockIndex(limits=lane_limits)
     handle = index.add_lane()
     subscriber = Subscriber(
         address=LaneAddress(0, endpoint, replay_endpoint), topic=topic, index=index, handle=handle, limits=limits

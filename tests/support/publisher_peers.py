@@ -6,14 +6,17 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import zmq
 
 from contract.endpoint import needs_ipv6
 from contract.events import AllBlocksCleared, BlockRemoved, decode_batch
 from contract.framing import Frame, parse_live, parse_replay_reply, replay_request
+from contract.kv_events_config import KVEventsConfig
 from publisher import EventPublisher
 
 Socket = zmq.Socket[bytes]
@@ -95,6 +98,17 @@ class Reader:
     def replay(self, start: int) -> list[Frame]:
         self.ask(start)
         return self.answer()
+
+
+@contextmanager
+def published(*, dp_rank: int = 0, **fields: Any) -> Iterator[EventPublisher]:
+    """Our own publisher, on loopback ports of the system's choice unless told otherwise."""
+    local = {"endpoint": "tcp://127.0.0.1:0", "replay_endpoint": "tcp://127.0.0.1:0", "bind": True}
+    publisher = EventPublisher(KVEventsConfig(publisher="zmq", **(local | fields)), dp_rank=dp_rank)
+    try:
+        yield publisher
+    finally:
+        publisher.close()
 
 
 class Peers:

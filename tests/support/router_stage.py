@@ -104,9 +104,13 @@ class Stage:
         self._stack.push_async_callback(engine.stop)
         return engine
 
+    async def source(self, source: EventSource | None = None) -> EventSource:
+        """Open an event stream that a test writes byte by byte."""
+        return await self._stack.enter_async_context(source or EventSource())
+
     async def wire(self, engine: FakeEngine, source: EventSource | None = None) -> EventSource:
-        """Start an engine whose events a test writes byte by byte; its descriptor names them."""
-        source = await self._stack.enter_async_context(source or EventSource())
+        """Start an engine whose descriptor names an open event stream: the one given, or a new one."""
+        source = source or await self.source()
         address = parse_tcp(source.endpoint)
         described = {
             "publisher": "zmq",
