@@ -65,7 +65,11 @@ class PrefixCache:
         return 0 if self._book is None else self._book.evicted_snapshots
 
     def open(self, tokens: Sequence[int], namespace: Namespace) -> BlockTable:
-        """A table that starts with the longest usable prefix of ``tokens``, locked until the table is closed."""
+        """A table that starts with the longest usable prefix of ``tokens``, locked until the table is closed.
+
+        Blocks are locked, the snapshot that a sequence starts from is not: the first chunk must be planned in the same
+        step as the table is opened, for in the next one another sequence may have the slot.
+        """
         match = self._tree.match(tokens, namespace)
         node = match.node if self._book is None else self._book.nearest(match.node)
         self._tree.lock(node)

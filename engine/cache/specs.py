@@ -66,12 +66,10 @@ class Spec(Protocol):
         ...
 
 
-class FullAttentionSpec(msgspec.Struct, frozen=True):
-    """Keys and values of every token; the ranks of a DCP group share the tokens as ``geometry`` says."""
+class _PagedSpec(msgspec.Struct, frozen=True):
+    """Blocks of tokens, laid out as ``geometry`` says."""
 
     geometry: Geometry
-    kind: ClassVar[str] = FULL_ATTENTION
-    sharded: ClassVar[bool] = True
 
     @property
     def block_width(self) -> int:
@@ -86,6 +84,13 @@ class FullAttentionSpec(msgspec.Struct, frozen=True):
     def row_width(self, max_length: int) -> int:
         """One entry a block: ``cdiv(max_length, block_width)``."""
         return self.geometry.blocks_for(max_length)
+
+
+class FullAttentionSpec(_PagedSpec, frozen=True):
+    """Keys and values of every token; the ranks of a DCP group share the tokens."""
+
+    kind: ClassVar[str] = FULL_ATTENTION
+    sharded: ClassVar[bool] = True
 
 
 class StateSpec(msgspec.Struct, frozen=True):
@@ -116,14 +121,15 @@ class StateSpec(msgspec.Struct, frozen=True):
         return 1
 
 
-class SlidingWindowSpec(msgspec.Struct, frozen=True):
-    """Keys and values of the last ``window`` tokens. A window cannot be shared out over ranks (as in vLLM and SGLang).
+class SlidingWindowSpec(_PagedSpec, frozen=True):
+    """Keys and values of the last ``window`` tokens; entries before it stay in the row, unused.
+
+    A window cannot be shared out over ranks (as in vLLM and SGLang).
 
     Raises:
         SpecError: more than one rank shares the tokens.
     """
 
-    geometry: Geometry
     window: int
     kind: ClassVar[str] = SLIDING_WINDOW
     sharded: ClassVar[bool] = False
@@ -134,20 +140,6 @@ class SlidingWindowSpec(msgspec.Struct, frozen=True):
                 f"sliding_window layers (window {self.window}) cannot be sharded over dcp_size "
                 f"{self.geometry.dcp_size}: a window needs dcp_size 1"
             )
-
-    @property
-    def block_width(self) -> int:
-        """Tokens of a page."""
-        return self.geometry.block_width
-
-    @property
-    def hit_width(self) -> int:
-        """Whole blocks only."""
-        return self.block_width
-
-    def row_width(self, max_length: int) -> int:
-        """One entry a block: entries before the window stay in the row, unused."""
-        return self.geometry.blocks_for(max_length)
 
 
 class UniformSpec(msgspec.Struct, frozen=True):

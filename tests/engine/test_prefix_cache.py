@@ -138,8 +138,10 @@ class CacheAgainstPrefixes(RuleBasedStateMachine):
         letters=st.lists(st.integers(0, 1), max_size=5),
         loose=st.integers(1, WIDTH),
         namespace=st.sampled_from(NAMESPACES),
+        count=st.integers(1, 3 * WIDTH),
     )
-    def open(self, letters: list[int], loose: int, namespace: Namespace) -> None:
+    def open(self, letters: list[int], loose: int, namespace: Namespace, count: int) -> None:
+        """The first chunk is planned at once, as it must be; it may be given up instead, for want of blocks."""
         tokens = [letter for letter in letters for _ in range(WIDTH)] + [9] * loose
         held = self.held.longest(tokens[:-1], namespace)
         table = self.cache.open(tokens[:-1], namespace)
@@ -149,6 +151,8 @@ class CacheAgainstPrefixes(RuleBasedStateMachine):
         if self.snapshots is not None and sequence.computed:
             self.snapshots.use(sequence.prefix(sequence.computed))
         self.sequences.append(sequence)
+        if not self.compute_chunk(sequence, count):
+            self.end(sequence)
 
     def longest_hit(self, sequence: OpenSequence, held: int) -> int:
         if self.snapshots is None:
@@ -161,20 +165,25 @@ class CacheAgainstPrefixes(RuleBasedStateMachine):
     def compute(self, data: st.DataObject, count: int, aborted: bool, token: int) -> None:
         """A chunk of what is known, or one token more; the sequence may be aborted while it is computed."""
         sequence = data.draw(st.sampled_from(self.sequences))
-        known = len(sequence.tokens)
-        stop = min(sequence.computed + count, known)
-        if not self.grow(sequence):
-            return
-        self.plan(sequence, stop)
-        if aborted:
+        if sequence.computed == len(sequence.tokens):
+            sequence.tokens.append(token)
+        if aborted and self.grow(sequence):
+            self.plan(sequence, min(sequence.computed + count, len(sequence.tokens)))
             self.end(sequence)
-            return
+        elif not aborted:
+            self.compute_chunk(sequence, count)
+
+    def compute_chunk(self, sequence: OpenSequence, count: int) -> bool:
+        """Compute ``count`` known tokens at most; false: there are no blocks for them."""
+        stop = min(sequence.computed + count, len(sequence.tokens))
+        if not self.grow(sequence):
+            return False
+        self.plan(sequence, stop)
         is_prefill = sequence.computed < sequence.prefill_end
         sequence.computed = stop
         if is_prefill:
             self.share(sequence)
-        if stop == known:
-            sequence.tokens.append(token)
+        return True
 
     def grow(self, sequence: OpenSequence) -> bool:
         missing = GEOMETRY.blocks_for(len(sequence.tokens)) - len(sequence.table.blocks)
