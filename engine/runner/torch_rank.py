@@ -15,6 +15,7 @@ from engine.parallel.device import resolve_device
 from engine.parallel.group import Group
 from engine.ready import ReadyMessage, encode_ready
 from engine.runner.base import Chunk
+from engine.runner.decode_graphs import Capture, DecodeGraphs, capture_on
 from engine.runner.rank_plan import RankPlan
 from engine.runner.sampling import Draw, draws_of, sample
 from engine.runner.step_wire import REPORT, StepReader
@@ -36,9 +37,9 @@ class StepTask:
 
 
 class TorchRank:
-    """One rank: its model, and whether it samples."""
+    """One rank: its model, and whether it samples. With ``capture``, decode steps are captured and replayed by it."""
 
-    def __init__(self, plan: RankPlan, group: Group) -> None:
+    def __init__(self, plan: RankPlan, group: Group, *, capture: Capture | None = None) -> None:
         torch.set_num_threads(1)  # more would fight with the other ranks for the same cores
         self.device = resolve_device(plan.device)
         self._samples = group.rank == 0
@@ -52,14 +53,25 @@ class TorchRank:
             group=group,
             state_slots=plan.state_slots,
         )
+        self._forward = self._model.forward if capture is None else self._graphs(plan, capture).forward
 
     def __call__(self, task: StepTask) -> list[int]:
         """The sampled tokens on rank 0, nothing on the others."""
-        states = self._model.forward(task.step)
+        states = self._forward(task.step)
         if not task.draws:  # which all ranks know
             return []
         logits = self._model.logits(states)
         return sample(logits, task.draws) if self._samples else []
+
+    def _graphs(self, plan: RankPlan, capture: Capture) -> DecodeGraphs:
+        context = plan.source.config.max_context
+        return DecodeGraphs(
+            self._model.forward,
+            columns=plan.geometry.blocks_for(context),
+            dummy_position=min(plan.geometry.block_width, context) - 1,
+            device=self.device,
+            capture=capture,
+        )
 
 
 class WiredRank:
@@ -67,7 +79,7 @@ class WiredRank:
 
     def __init__(self, plan: RankPlan, group: Group) -> None:
         self._plan = plan
-        self._rank = TorchRank(plan, group)
+        self._rank = TorchRank(plan, group, capture=capture_on(resolve_device(plan.device)))
         self._reader = StepReader()
 
     def __call__(self, payload: bytes) -> bytes:

@@ -12,9 +12,11 @@ import torch
 
 from contract.geometry import Geometry
 from engine.model.source import ModelSource
+from engine.parallel.group import Group
 from engine.parallel.layout import Layout
 from engine.parallel.threads import ThreadWorld
 from engine.runner.base import Chunk
+from engine.runner.decode_graphs import capture_on
 from engine.runner.rank_plan import RankPlan
 from engine.runner.torch_rank import StepTask, TorchRank
 
@@ -55,7 +57,7 @@ class TorchRunner:
         self._plan.check()
         self._device = device
         self._world: ThreadWorld[StepTask, list[int]] = ThreadWorld(
-            size=layout.tp_size, build=lambda group: TorchRank(self._plan, group), timeout=timeout
+            size=layout.tp_size, build=self._build, timeout=timeout
         )
 
     def run(self, chunks: Sequence[Chunk]) -> list[int | None]:
@@ -69,6 +71,10 @@ class TorchRunner:
         # Planned once: all ranks read the same tensors.
         tokens = iter(self._world.call(StepTask.of(chunks, self._plan, device=self._device))[0])
         return [next(tokens) if chunk.sampling is not None else None for chunk in chunks]
+
+    def _build(self, group: Group) -> TorchRank:
+        """Threads hand tensors to each other behind CUDA's back: no graph would do that again."""
+        return TorchRank(self._plan, group, capture=capture_on(self._device) if group.size == 1 else None)
 
     def close(self) -> None:
         """End the ranks. Idempotent."""
