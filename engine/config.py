@@ -91,7 +91,7 @@ class EngineConfig:
         128, "states of a hybrid model kept behind cached prefixes, for each data-parallel rank"
     )
     state_interval: int | None = _option(
-        None, "they are kept at multiples of so many tokens where a block ends too; wherever a block ends"
+        None, "they are kept at common multiples of so many tokens and the block width; wherever a block ends"
     )
     max_running_requests: int = _option(64, "requests computed at once, for each data-parallel rank")
     max_queued_requests: int = _option(1024, "requests that may wait, for each data-parallel rank; more get a 503")
