@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -244,15 +245,17 @@ async def test_a_hole_of_a_publisher_without_replay_fails() -> None:
     async with EventSource(replay=False) as source:
 
         async def play(source: EventSource) -> None:
-            for seq in itertools.chain(range(20), itertools.count(25)):
-                await source.relay(batch(seq))
-                await asyncio.sleep(0.005)
+            for seq in itertools.count():
+                if seq % 10:
+                    await source.relay(batch(seq))
+                    await asyncio.sleep(0.005)
 
         player = asyncio.create_task(play(source))
         findings = judge(await watch(Target(endpoint=source.endpoint), seconds=SECONDS, limits=QUICK))
         player.cancel()
     assert failed(findings) == {Rule.NUMBERING}
-    assert "batch 25 came live after batch 19" in str(by_rule(findings)[Rule.NUMBERING].evidence)
+    evidence = str(by_rule(findings)[Rule.NUMBERING].evidence)
+    assert re.fullmatch(r"batch \d*1 came live after batch \d*9, and batch \d*0 never came", evidence), evidence
 
 
 async def test_an_endpoint_where_nobody_is_fails_and_one_that_is_none_is_an_error() -> None:
