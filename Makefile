@@ -24,8 +24,8 @@ $(STAMP): pyproject.toml constraints.txt
 model: venv
 	$(BIN)/python -m bench model
 
-demo: venv
-	$(BIN)/python -m bench demo $(if $(TRACE),--trace '$(TRACE)')
+demo: venv $(if $(filter smollm2,$(MODEL)),model)
+	$(BIN)/python -m bench demo $(if $(TRACE),--trace '$(TRACE)') $(if $(MODEL),--model '$(MODEL)')
 
 test: venv
 	$(BIN)/python -m pytest -m 'not soak'

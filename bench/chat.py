@@ -40,15 +40,16 @@ class ChatShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What the user says, how long the answer may be, and whether it is streamed."""
+    """What the user says, how long the answer may be, and whether it is streamed. A ``fresh`` one starts over."""
 
     user: str
     max_tokens: int
     stream: bool
+    fresh: bool = False
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """One chat: a tenant's system prompt, and the user's side of every turn."""
+    """One chat: a tenant's system prompt (empty: the model's own), and the user's side of every turn."""
 
     tenant: int
     system: str

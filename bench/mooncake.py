@@ -7,25 +7,19 @@ Format: kvcache-ai/Mooncake, FAST25 release.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import zlib
 from collections.abc import Iterator
-from io import BufferedReader
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
+from bench.lines import TraceError, read_lines
+
 __all__ = ["BLOCK_TOKENS", "TraceError", "TraceRow", "prompt_tokens", "read_trace"]
 
 BLOCK_TOKENS = 512
-GZIP_MAGIC = b"\x1f\x8b"
 _Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class TraceError(ValueError):
-    """A trace that cannot be read; the message names the file and, where there is one, the line."""
 
 
 class TraceRow(msgspec.Struct, frozen=True):
@@ -50,7 +44,7 @@ def read_trace(path: Path) -> Iterator[TraceRow]:
     """
     decoder = msgspec.json.Decoder(TraceRow)
     latest = 0.0
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         try:
             row = decoder.decode(line)
         except msgspec.MsgspecError as error:
@@ -59,23 +53,6 @@ def read_trace(path: Path) -> Iterator[TraceRow]:
             raise TraceError(f"{path}, line {number}: timestamp {row.timestamp:g} is before {latest:g}")
         latest = row.timestamp
         yield row
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    number = 0
-    try:
-        with _open(path) as file:
-            for number, line in enumerate(file, start=1):
-                if not line.isspace():
-                    yield number, line
-    except (OSError, EOFError, zlib.error) as error:
-        raise TraceError(f"{path}, after line {number}: {error}") from None
-
-
-def _open(path: Path) -> gzip.GzipFile | BufferedReader:
-    with path.open("rb") as file:
-        packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-    return gzip.open(path, "rb") if packed else path.open("rb")
 
 
 def prompt_tokens(row: TraceRow, *, seed: int) -> list[int]:

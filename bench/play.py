@@ -29,7 +29,8 @@ class _Chat:
         self.broken = False
         self.lock = asyncio.Lock()
         self._turns = iter(conversation.turns)
-        self._messages = [{"role": "system", "content": conversation.system}]
+        self._opening = [{"role": "system", "content": conversation.system}] if conversation.system else []
+        self._messages = list(self._opening)
 
     async def next_turn(self, ask: Ask, *, model: str) -> None:
         """Say the next thing and remember the answer; a chat that lost an answer says no more."""
@@ -37,6 +38,8 @@ class _Chat:
             if self.broken:
                 return
             turn = next(self._turns)
+            if turn.fresh:
+                self._messages = list(self._opening)
             self._messages.append({"role": "user", "content": turn.user})
             body = _body(model, turn.max_tokens, stream=turn.stream, messages=self._messages)
             reply = await ask(CHAT_PATH, body)

@@ -12,17 +12,19 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
+import msgspec
 from rich.console import Console
 
-from bench.chat import ChatShape
 from bench.children import ChildError
 from bench.client import RequestError
 from bench.demo.chats import ChatScenario
+from bench.demo.models import MODELS, SMOLLM2, TINY
 from bench.demo.run import FleetError, PolicyRun, run_policies
 from bench.demo.scenario import Scenario
 from bench.demo.show import comparison, report_table
 from bench.demo.trace import TraceScenario
 from bench.router_view import RouterError
+from bench.texts import find_texts
 
 __all__ = ["add_command", "make_scenario"]
 
@@ -30,7 +32,8 @@ POLICIES = ("round_robin", "kv")
 PLAIN_WIDTH = 120
 HELD, FAILED, BAD_FLAGS, INTERRUPTED = 0, 1, 2, 130
 _BOTH = ("replicas", "seed", "cache_share")
-_CHATS_ONLY = ("conversations", "turns")
+_CHATS_ONLY = ("model", "texts", "conversations", "turns")
+_SHAPE = ("conversations", "turns")
 _TRACE_ONLY = ("first_rows", "speedup", "max_input", "max_output")
 
 
@@ -52,9 +55,14 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _add_chat_flags(group: argparse._ArgumentGroup) -> None:
-    shape = ChatShape()
-    group.add_argument("--conversations", type=_count, help=f"(default: {shape.conversations})")
-    group.add_argument("--turns", type=_count, help=f"turns of each (default: {shape.turns})")
+    group.add_argument("--model", choices=tuple(MODELS), help=f"what the replicas serve (default: {TINY.name})")
+    texts = "real chats to play on smollm2 (default: a recording in ../shared/traces, else made-up chats)"
+    group.add_argument("--texts", type=Path, metavar="FILE", help=texts)
+    tiny, smollm2 = TINY.shape, SMOLLM2.shape
+    counts = f"(default: {tiny.conversations}, on smollm2 {smollm2.conversations})"
+    group.add_argument("--conversations", type=_count, help=counts)
+    turns = f"turns of each (default: {tiny.turns}, on smollm2 {smollm2.turns})"
+    group.add_argument("--turns", type=_count, help=turns)
 
 
 def _add_trace_flags(group: argparse._ArgumentGroup) -> None:
@@ -82,7 +90,7 @@ def make_scenario(args: argparse.Namespace) -> Scenario:
     """The scenario that the flags ask for.
 
     Raises:
-        ValueError: a flag of the other scenario is given.
+        ValueError: a flag of another scenario is given.
         TraceError: the trace cannot be read.
     """
     foreign = _CHATS_ONLY if args.trace else _TRACE_ONLY
@@ -91,7 +99,16 @@ def make_scenario(args: argparse.Namespace) -> Scenario:
         raise ValueError(f"{', '.join(given)} only means something {only} --trace")
     if args.trace:
         return TraceScenario(trace=args.trace, **_given(args, _BOTH + _TRACE_ONLY))
-    return ChatScenario(shape=ChatShape(**_given(args, _CHATS_ONLY)), **_given(args, _BOTH))
+    return _chat_scenario(args)
+
+
+def _chat_scenario(args: argparse.Namespace) -> ChatScenario:
+    model = MODELS[args.model or TINY.name]
+    if args.texts is not None and not model.reads_texts:
+        raise ValueError(f"texts only means something with --model {SMOLLM2.name}: {model.name} reads bytes")
+    texts = args.texts or (find_texts() if model.reads_texts else None)
+    shape = msgspec.structs.replace(model.shape, **_given(args, _SHAPE))
+    return ChatScenario(model=model, texts=texts, shape=shape, **_given(args, _BOTH))
 
 
 def _given(args: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:

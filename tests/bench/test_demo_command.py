@@ -1,6 +1,7 @@
 """The demo's flags: what they make, and one clear line where they make nothing."""
 
 import argparse
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from bench.__main__ import main
 from bench.demo.chats import ChatScenario
 from bench.demo.command import add_command, make_scenario
+from bench.demo.models import SMOLLM2
 from bench.demo.scenario import Scenario
 from bench.demo.trace import TraceScenario
 
@@ -35,6 +37,20 @@ def test_flags_reach_the_chat_workload() -> None:
     made = scenario("--conversations", "5", "--turns", "2", "--replicas", "2", "--seed", "9")
     assert isinstance(made, ChatScenario)
     assert (made.requests, made.replicas, made.seed) == (10, 2, 9)
+
+
+def test_a_model_brings_its_own_workload_which_flags_change(tmp_path: Path) -> None:
+    texts = tmp_path / "texts.jsonl"
+    rows = [{"category": "c", "turns": ["x" * 400, "y" * 400]} for _ in range(5)]
+    texts.write_text("\n".join(map(json.dumps, rows)))
+    made = scenario("--model", "smollm2", "--texts", str(texts), "--conversations", "3", "--turns", "1")
+    assert isinstance(made, ChatScenario)
+    assert (made.model, made.requests) == (SMOLLM2, 3)
+    assert made.working_set == pytest.approx(3 * (400 / 4 + 8), rel=0.1)
+    (process, *_) = made.engines()
+    assert process.command[-4:] == ["--served-model-name", "smollm2", "--rank-backend", "threads"]
+    (line,) = [line for line in made.setting() if line.startswith("workload: ")]
+    assert "the first 3 sessions (3 requests) of texts.jsonl" in line
 
 
 def test_a_trace_is_cut_to_the_first_rows_that_are_not_too_long_and_the_cut_is_counted(trace: Path) -> None:
@@ -73,6 +89,11 @@ def test_the_clock_runs_as_much_faster_as_the_trace(trace: Path) -> None:
         (["--speedup", "0"], "must be above 0"),
         (["--replicas", "0"], "must be at least 1"),
         (["--replicas", "many"], "invalid"),
+        (["--model", "gpt"], "invalid choice"),
+        (["--texts", "{trace}"], "texts only means something with --model smollm2"),
+        (["--model", "smollm2", "--texts", "{missing}"], "No such file"),
+        (["--model", "smollm2", "--texts", "{bad}"], "bad.jsonl, line 1: "),
+        (["--model", "tiny", "--trace", "{trace}"], "model only means something without --trace"),
         (["--speedup", "3"], "speedup only means something with --trace"),
         (["--trace", "{missing}"], "No such file"),
         (["--trace", "{trace}", "--turns", "3"], "turns only means something without --trace"),

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from bench.chat import ChatShape, make_conversations
+from bench.chat import ChatShape, Conversation, Turn, make_conversations
 from bench.client import CHAT_PATH, COMPLETIONS_PATH, Reply, RequestError
 from bench.mooncake import BLOCK_TOKENS, TraceRow, prompt_tokens
 from bench.play import TraceTempo, play_chats, play_trace
@@ -58,6 +58,19 @@ async def test_every_turn_is_sent_with_all_that_was_said_before() -> None:
     for messages in longest:
         assert [message["role"] for message in messages] == ["system", *["user", "assistant"] * 2, "user"]
         assert [messages[2]["content"], messages[4]["content"]] == ["reply 2", "reply 4"]
+
+
+async def test_a_fresh_turn_starts_over_and_without_a_system_prompt_there_is_none() -> None:
+    turns = [
+        Turn(text, max_tokens=1, stream=False, fresh=fresh) for text, fresh in (("a", True), ("b", True), ("c", False))
+    ]
+    server = Server()
+    await play_chats([Conversation(0, "", tuple(turns))], asking(server), model="m", concurrency=1, seed=0)
+    assert [[message["content"] for message in body["messages"]] for body in server.bodies] == [
+        ["a"],
+        ["b"],
+        ["b", "answer", "c"],
+    ]
 
 
 async def test_no_more_chats_are_under_way_than_allowed_and_as_many_as_allowed() -> None:
