@@ -7,6 +7,9 @@ at once. This module knows nothing of requests, attention or other ranks.
 
 from __future__ import annotations
 
+import math
+import mmap
+
 import torch
 from torch import Tensor
 
@@ -60,7 +63,7 @@ class KVPool:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         shape = (2, num_layers, num_blocks, page_size, num_kv_heads, head_dim)
-        self._pages = torch.zeros(shape, device=device, dtype=dtype)
+        self._pages = _zeros(shape, device=device, dtype=dtype)
         self._rows = self._pages.flatten(2, 3)
 
     @property
@@ -78,3 +81,12 @@ class KVPool:
         What has the slot `NOT_HERE` is left out.
         """
         store_kv(keys, values, key_rows=self._rows[0, layer], value_rows=self._rows[1, layer], slots=slots)
+
+
+def _zeros(shape: tuple[int, ...], *, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """On a CPU out of an anonymous mapping, whose pages cost nothing before they are written: caches are mostly larger
+    than what is ever in them, and ``torch.zeros`` would write them all."""
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
