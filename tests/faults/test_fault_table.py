@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from table import README, TableError, covered, main, table, with_table
+from table import README, TableError, all_rows, covered, main, table, with_table
 
 
 def test_the_readme_has_the_table_that_the_tests_make() -> None:
     readme = README.read_text()
     assert with_table(readme, table(covered())) == readme, "run: python tests/faults/table.py --write"
+
+
+def test_every_row_has_a_test() -> None:
+    assert list(covered()) == list(all_rows())
 
 
 def test_the_table_is_printed_and_other_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
