@@ -123,7 +123,7 @@ def decode_batch(payload: bytes) -> EventBatch:
     decoder: msgspec.msgpack.Decoder[Any] = _BATCH_ARRAY if _is_array(payload) else _BATCH_MAP
     try:
         batch = decoder.decode(payload)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise EventDecodeError(f"not an event batch ({len(payload)} bytes): {error}") from None
     return EventBatch(ts=batch.ts, events=[_decode_event(raw) for raw in batch.events], dp_rank=batch.dp_rank)
 
@@ -137,7 +137,7 @@ def _decode_event(raw: msgspec.Raw) -> Event | Rejected:
     decoder: msgspec.msgpack.Decoder[Any] = _EVENT_ARRAY if _is_array(memoryview(raw)) else _EVENT_MAP
     try:
         return _to_event(decoder.decode(raw))
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return Rejected(str(error))
 
 

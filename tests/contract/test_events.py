@@ -153,7 +153,15 @@ def test_text_that_is_not_utf8_costs_only_its_event() -> None:
     assert [type(event) for event in decode_batch(broken).events] == [Rejected, BlockRemoved]
 
 
-@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x93", pack("text"), pack([1.0]), pack({"ts": 1.0}), b"\x93\xff"])
+NESTED = b"\x91" * 50_000 + b"\xc0"
+NESTED_EVENT = pack([1.0, [STORED, {**REMOVED, "new": msgspec.Raw(NESTED)}], 0])
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"\xc1", b"\x93", pack("text"), pack([1.0]), pack({"ts": 1.0}), b"\x93\xff", NESTED, NESTED_EVENT],
+    ids=lambda payload: payload[:12].hex() or "empty",
+)
 def test_what_is_no_batch_is_refused_in_one_line(payload: bytes) -> None:
     with pytest.raises(EventDecodeError, match=rf"not an event batch \({len(payload)} bytes\)"):
         decode_batch(payload)
