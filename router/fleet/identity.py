@@ -173,7 +173,7 @@ def from_vllm(
         raise IdentityError("/v1/models is empty")
     entries = sources if isinstance(sources, dict) else {}
     streams = tuple(_sources(entries, host))
-    ranks = [int(rank) for rank in entries if rank.isdecimal()]
+    ranks = [rank for name in entries if (rank := _rank(name)) is not None]
     named = widths if widths and any(widths.values()) else None
     agreed = agree(named) if named else Agreement(None)
     return Identity(
@@ -182,7 +182,7 @@ def from_vllm(
         models=models,
         tokenizer=next((model.root for model in models if model.root and not model.parent), None),
         vocab_size=None,
-        dp_size=min(max(ranks, default=0) + 1, MAX_RANKS),
+        dp_size=max(ranks, default=0) + 1,
         block_size=agreed.value,
         streams=streams,
         no_events=None if streams else _NO_SOURCES,
@@ -196,13 +196,21 @@ _NO_SOURCES = (
 
 
 def _sources(entries: Mapping[str, Any], host: str) -> Iterator[Stream]:
-    for rank, source in entries.items():
-        if not rank.isdecimal() or not isinstance(source, dict) or source.get("publisher") != "zmq":
+    for name, source in entries.items():
+        rank = _rank(name)
+        if rank is None or not isinstance(source, dict) or source.get("publisher") != "zmq":
             continue
         endpoint = _reachable(source.get("endpoint"), host)
         if endpoint is not None:
-            address = LaneAddress(int(rank), endpoint, _reachable(source.get("replay_endpoint"), host))
+            address = LaneAddress(rank, endpoint, _reachable(source.get("replay_endpoint"), host))
             yield Stream(address, _text(source.get("topic")) or "")
+
+
+def _rank(name: str) -> int | None:
+    """The data-parallel rank that a key stands for; None where it is none that this router takes."""
+    if not (name.isascii() and name.isdecimal() and len(name) <= len(str(MAX_RANKS))):
+        return None
+    return int(name) if int(name) < MAX_RANKS else None
 
 
 def _reachable(endpoint: object, host: str) -> str | None:

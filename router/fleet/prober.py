@@ -124,13 +124,13 @@ class Prober:
         body = await self._bytes(url, path)
         try:
             return None if body is None else msgspec.json.decode(body)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProbeError(Failure.ILL, f"{url}{path} is not JSON: {error}") from None
 
     async def _bytes(self, url: str, path: str) -> bytes | None:
         """The answer; None where there is no such route."""
         try:
-            async with self._session.get(url + path, timeout=self._timeout) as response:
+            async with self._session.get(url + path, timeout=self._timeout, allow_redirects=False) as response:
                 if response.status in _ABSENT:
                     return None
                 if response.status != 200:

@@ -311,6 +311,41 @@ async def test_a_router_may_start_before_its_replicas(stage: Stage) -> None:
     assert (await router.complete([1]))[0] == 200
 
 
+class _OddServer(FakeEngine):
+    """Answers /server_info with whatever a test wants."""
+
+    def __init__(self, status: int, body: bytes, **headers: str) -> None:
+        super().__init__()
+        self.odd = status, body, headers
+
+    async def _server_info(self, request: web.Request) -> web.Response:
+        status, body, headers = self.odd
+        return web.Response(status=status, body=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [
+        (_OddServer(200, b"<html>hello</html>"), "is not JSON"),
+        (_OddServer(200, b'{"served_model_name": "\xff"}'), "is not JSON"),
+        (_OddServer(200, b"[" * 5000 + b"]" * 5000), "is not JSON"),
+        (_OddServer(302, b"", Location="/v1/models"), "answers 302"),
+        (_OddServer(401, b"{}"), "answers 401"),
+    ],
+)
+async def test_a_replica_that_is_no_engine_is_named_with_what_it_answered(
+    stage: Stage, server: _OddServer, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await stage.engine(server)
+    router = await stage.router(await stage.engine(), server)
+
+    async def told() -> bool:
+        return said in ((await router.replica(server))["trouble"] or "")
+
+    await until(told, f"the trouble is: {said}")
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 async def _status(router: RouterClient, path: str, expected: int) -> bool:
     return await router.status(path) == expected
 

@@ -109,6 +109,14 @@ def series(*engines: dict[str, str]) -> str:
     return "\n".join(["# TYPE x gauge", *(f"vllm:cache_config_info{{{line}}} 1.0" for line in lines), "other 3", ""])
 
 
+@pytest.mark.parametrize("name", ["9" * 5000, "99999999999", "-1", "\u0663", "", "x", "1024"])
+def test_a_key_that_is_no_rank_is_no_stream_and_no_lane(name: str) -> None:
+    source = {"publisher": "zmq", "endpoint": "tcp://*:5557"}
+    identity = from_vllm({name: source, "3": source}, models=MODELS, version=None, host=HOST)
+    assert identity.dp_size == 4
+    assert [stream.address.dp_rank for stream in identity.streams] == [3]
+
+
 def test_vllm_names_its_width_in_its_metrics(golden_dir: Path) -> None:
     recorded = json.loads((golden_dir / "vllm-http-shapes.json").read_text())["cache_config_info_labels"]
     assert advertised_widths(series(recorded)) == {0: 16}
