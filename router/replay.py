@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import base64
 import binascii
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -78,7 +79,7 @@ def _parse(line: bytes, *, where: str) -> Frame:
     try:
         fields = msgspec.json.decode(line, type=_Line)
         payload = base64.b64decode(fields.payload_b64, validate=True)
-    except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
+    except (msgspec.MsgspecError, binascii.Error, ValueError, RecursionError) as error:
         raise RecordingError(f"{where}: not a recorded frame: {error}") from None
     return Frame(fields.topic.encode(), fields.seq, payload)
 
@@ -187,12 +188,22 @@ def run_replay(args: argparse.Namespace) -> int:
             recording.feed(frame)
             if args.each:
                 _print(recording.record(args.prompt))
+        if not args.each:
+            _print(recording.record(args.prompt))
     except RecordingError as error:
         print(f"kvsteer-router replay: {error}", file=sys.stderr)
         return 1
-    if not args.each:
-        _print(recording.record(args.prompt))
+    except OSError as error:
+        return _cannot_print(error)
     return 0
+
+
+def _cannot_print(error: OSError) -> int:
+    """Nobody reads what is printed: quietly the end where a pipe was closed, as ``head`` does."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter tries once more as it exits
+    if not isinstance(error, BrokenPipeError):
+        print(f"kvsteer-router replay: cannot print: {error.strerror}", file=sys.stderr)
+    return 1
 
 
 def _print(record: ReplayRecord) -> None:

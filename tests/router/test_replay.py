@@ -6,6 +6,7 @@ import argparse
 import base64
 import itertools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -148,6 +149,7 @@ def test_no_frames_at_all_is_an_answer_too(command: Command) -> None:
         '{"seq": "1", "payload_b64": ""}',
         '{"seq": 1, "payload_b64": "not base64!"}',
         '{"seq": 18446744073709551615, "payload_b64": ""}',
+        '{"seq": 1, "payload_b64": "", "other": ' + "[" * 5000 + "]" * 5000 + "}",
     ],
 )
 def test_a_line_that_is_no_frame_ends_it_with_file_and_line(command: Command, garbage: str) -> None:
@@ -184,3 +186,21 @@ def test_the_console_command_runs_it(golden_dir: Path) -> None:
     arguments = [sys.executable, "-m", "router", "replay", str(golden_dir / "sglang-page16.jsonl")]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(done.stdout)["lanes"]["0"]["last_seq"] == 13
+
+
+@pytest.mark.parametrize("flags", [(), ("--each",)])
+@pytest.mark.parametrize(
+    ("target", "said"), [(None, ""), ("/dev/full", "kvsteer-router replay: cannot print: No space left on device\n")]
+)
+def test_output_that_cannot_be_written_ends_it_without_a_traceback(
+    golden_dir: Path, flags: tuple[str, ...], target: str | None, said: str
+) -> None:
+    arguments = [sys.executable, "-m", "router", "replay", str(golden_dir / "sglang-page16.jsonl"), *flags]
+    reading, writing = os.pipe() if target is None else (None, os.open(target, os.O_WRONLY))
+    if reading is not None:
+        os.close(reading)
+    try:
+        done = subprocess.run(arguments, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, said)
