@@ -241,7 +241,8 @@ async def read_body(request: web.Request, shape: type[_Body]) -> _Body:
     """The body as ``shape``.
 
     Raises:
-        ApiError: 413, longer than the server reads; 408, too long in coming; 400, not JSON of that shape.
+        ApiError: 413, longer than the server reads; 408, too long in coming; 400, packed wrongly, or not JSON
+            of that shape.
     """
     try:
         return msgspec.json.decode(await _read(request), type=shape)
@@ -266,3 +267,6 @@ async def _read(request: web.Request) -> bytes:
         raise ApiError(f"the body did not arrive within {_BODY_SECONDS:g} s", status=408) from None
     except web.HTTPRequestEntityTooLarge:
         raise too_large from None
+    except web.RequestPayloadError as error:
+        message = f"the body cannot be read: {' '.join(str(error).split())}"
+        raise ApiError(message, code="invalid_body") from None

@@ -176,6 +176,13 @@ async def test_a_body_that_grows_when_unpacked_is_a_413(client: Client, http: ai
         assert response.status == 413
 
 
+async def test_a_body_that_is_not_packed_as_it_says_is_a_400(client: Client, http: aiohttp.ClientSession) -> None:
+    packing = {"Content-Encoding": "gzip"}
+    async with http.post(client.url + COMPLETIONS, data=b'{"prompt": "a"}', headers=packing) as response:
+        assert response.status == 400
+        assert_refused(await response.json(), says="the body cannot be read")
+
+
 async def test_a_large_prompt_below_the_limit_is_read(client: Client) -> None:
     body = json.dumps({"prompt": "a" * (8 * MIB)}).encode()
     status, answer = await client.post(COMPLETIONS, body)
