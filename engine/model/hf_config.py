@@ -21,6 +21,8 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 CONFIG_FILE, GENERATION_FILE = "config.json", "generation_config.json"
 _Shape = TypeVar("_Shape", bound=msgspec.Struct)
 _Size = Annotated[int, msgspec.Meta(ge=1)]
+_Layers = Annotated[int, msgspec.Meta(ge=1, le=4096)]  # none is so deep; lists of them are made before weights are seen
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
 _Eos = int | list[int] | None
 
 
@@ -29,12 +31,12 @@ class _Rope(msgspec.Struct, kw_only=True):
 
     rope_type: str | None = None
     type: str | None = None
-    rope_theta: float | None = None
+    rope_theta: _Positive | None = None
     partial_rotary_factor: float | None = None
-    factor: float | None = None
-    low_freq_factor: float | None = None
-    high_freq_factor: float | None = None
-    original_max_position_embeddings: int | None = None
+    factor: _Positive | None = None
+    low_freq_factor: _Positive | None = None
+    high_freq_factor: _Positive | None = None
+    original_max_position_embeddings: _Size | None = None
 
 
 class _Config(msgspec.Struct, kw_only=True):
@@ -44,14 +46,14 @@ class _Config(msgspec.Struct, kw_only=True):
     vocab_size: _Size
     hidden_size: _Size
     intermediate_size: _Size
-    num_hidden_layers: _Size
+    num_hidden_layers: _Layers
     num_attention_heads: _Size
     num_key_value_heads: _Size | None = None
     head_dim: _Size | None = None
     max_position_embeddings: _Size
-    rms_norm_eps: float | None = None
+    rms_norm_eps: Annotated[float, msgspec.Meta(ge=0)] | None = None
     hidden_act: str = "silu"
-    rope_theta: float | None = None
+    rope_theta: _Positive | None = None
     rope_scaling: _Rope | None = None
     rope_parameters: _Rope | None = None
     tie_word_embeddings: bool = False
@@ -224,6 +226,8 @@ def _rope_scaling(rope: _Rope) -> RopeScaling | None:
                 original_max_position_embeddings=int(original),
             ),
         ):
+            if low >= high:
+                raise ModelError(f"rope type llama3 needs low_freq_factor below high_freq_factor, got {low} and {high}")
             return Llama3Rope(factor=factor, low_freq_factor=low, high_freq_factor=high, original_context=original)
         case "linear" | "llama3" as kind, _:
             raise ModelError(f"rope type {kind} lacks some of its numbers")

@@ -99,6 +99,10 @@ def test_the_spelling_of_transformers_4_means_the_same(
         ({"vocab_size": None}, "Object missing required field `vocab_size`"),
         ({"hidden_size": "many"}, "Expected `int`, got `str` - at `$.hidden_size`"),
         ({"num_hidden_layers": 0}, "Expected `int` >= 1 - at `$.num_hidden_layers`"),
+        ({"num_hidden_layers": 10**9}, "Expected `int` <= 4096 - at `$.num_hidden_layers`"),
+        ({"rms_norm_eps": -1e-5}, "Expected `float` >= 0.0 - at `$.rms_norm_eps`"),
+        ({"rope_theta": 0}, "Expected `float` > 0.0 - at `$.rope_theta`"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 0}}, "`float` > 0.0 - at `$.rope_parameters.factor`"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not served, silu is"),
         ({"mlp_bias": True}, "mlp_bias is not served"),
         ({"num_key_value_heads": 5}, "12 attention heads are not a multiple of 5 KV heads"),
@@ -111,6 +115,7 @@ def test_the_spelling_of_transformers_4_means_the_same(
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config (awq) is not served"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope type 'yarn' is not served, default, linear and llama3 are"),
         ({"rope_parameters": {"rope_type": "linear"}}, "rope type linear lacks some of its numbers"),
+        ({"rope_parameters": LLAMA3 | {"high_freq_factor": LLAMA3["low_freq_factor"]}}, "low_freq_factor below high"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
     ],
 )
