@@ -11,6 +11,9 @@ from engine.model.config import ModelConfig
 
 __all__ = ["HeadShard", "Layout", "LayoutError", "WeightShard"]
 
+_MAX_RANKS = 1024
+"""Far above any world of one model; seats for all ranks are made before the first of them fails to start."""
+
 
 class LayoutError(ValueError):
     """A world that cannot be laid out; the message is one line that names the numbers."""
@@ -46,7 +49,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     ``r`` is rank ``r % dcp_size`` of group ``r // dcp_size`` (SGLang 0.5.23's and vLLM 0.33.0's order).
 
     Raises:
-        LayoutError: a size below 1, or groups that do not fill the world.
+        LayoutError: a size below 1, more ranks than anybody has, or groups that do not fill the world.
     """
 
     tp_size: int = 1
@@ -56,6 +59,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("tp_size", "dcp_size"):
             if getattr(self, name) < 1:
                 raise LayoutError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.tp_size > _MAX_RANKS:
+            raise LayoutError(f"tp_size must be at most {_MAX_RANKS}, got {self.tp_size}")
         if self.tp_size % self.dcp_size:
             raise LayoutError(f"tp_size {self.tp_size} is not a multiple of dcp_size {self.dcp_size}")
 

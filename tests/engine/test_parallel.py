@@ -23,6 +23,7 @@ Work = Callable[[int], int]
         (6, 4, "tp_size 6 is not a multiple of dcp_size 4"),
         (2, 4, "tp_size 2 is not a multiple of dcp_size 4"),
         (0, 1, "tp_size must be at least 1, got 0"),
+        (10**12, 10**12, "tp_size must be at most 1024, got 1000000000000"),
         (1, -1, "dcp_size must be at least 1, got -1"),
     ],
 )
