@@ -86,7 +86,7 @@ class KVPool:
 def _zeros(shape: tuple[int, ...], *, device: torch.device, dtype: torch.dtype) -> Tensor:
     """On a CPU out of an anonymous mapping, whose pages cost nothing before they are written: caches are mostly larger
     than what is ever in them, and ``torch.zeros`` would write them all."""
-    if device.type != "cpu":
+    if device.type != "cpu" or 0 in shape:  # nothing cannot be mapped, and a model without attention has no pages
         return torch.zeros(shape, device=device, dtype=dtype)
     memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
     return torch.frombuffer(memory, dtype=dtype).view(shape)

@@ -89,3 +89,8 @@ def test_a_rank_holds_page_size_rows_of_a_block_so_that_dcp_divides_the_memory_o
     geometry = Geometry(page_size=3, dcp_size=2)
     per_token = pool(page_size=geometry.page_size).nbytes / (5 * geometry.block_width)
     assert per_token == pytest.approx(2 * 2 * 2 * 4 * 4 / geometry.dcp_size)
+
+
+def test_a_model_without_attention_layers_has_an_empty_pool() -> None:
+    sizes = {"num_blocks": 5, "page_size": 3, "num_kv_heads": 2, "head_dim": 4}
+    assert KVPool(num_layers=0, **sizes, device=torch.device("cpu")).nbytes == 0
