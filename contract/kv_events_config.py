@@ -41,8 +41,10 @@ def parse_kv_events_config(text: str) -> KVEventsConfig:
     """
     try:
         config = msgspec.json.decode(text, type=KVEventsConfig)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeError) as error:
         raise KVEventsConfigError(f"--kv-events-config: {error}") from None
+    except RecursionError:
+        raise KVEventsConfigError("--kv-events-config: nested too deeply") from None
     for name in ("buffer_steps", "hwm", "max_queue_size"):
         if getattr(config, name) < 1:
             raise KVEventsConfigError(f"--kv-events-config: {name} must be at least 1, got {getattr(config, name)}")

@@ -36,6 +36,10 @@ _AT_LEAST_ONE = (
     "chunked_prefill_size",
     "max_body_bytes",
 )
+_MAX_LANES = 1024
+"""Of one process: each has threads and a cache of its own, and all are made before the first is served."""
+_MAX_BLOCKS = 2**26
+"""Of one lane's cache: its books take some 40 bytes a block, whatever the model."""
 _NOT_NEGATIVE = ("max_queued_requests", "shutdown_grace_seconds")
 
 
@@ -123,11 +127,18 @@ class EngineConfig:
             raise ConfigError(str(error)) from None
         if self.max_total_tokens < width:
             raise ConfigError(f"max_total_tokens {self.max_total_tokens} is less than one block of {width} tokens")
+        if self.total_blocks > _MAX_BLOCKS:
+            raise ConfigError(
+                f"max_total_tokens {self.max_total_tokens} is more than {_MAX_BLOCKS} blocks of {width} tokens"
+            )
 
     def _check_numbers(self) -> None:
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.replicas * self.dp_size > _MAX_LANES:
+            lanes = f"replicas {self.replicas} of dp_size {self.dp_size}"
+            raise ConfigError(f"{lanes} are {self.replicas * self.dp_size} caches, a process has at most {_MAX_LANES}")
         for name in _NOT_NEGATIVE:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")

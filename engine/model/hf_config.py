@@ -149,6 +149,8 @@ def _read(path: Path, shape: type[_Shape]) -> _Shape:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ModelError(f"{path}: {error}") from None
+    except RecursionError:
+        raise ModelError(f"{path}: nested too deeply") from None
 
 
 def _complaints(config: _Config, family: _Family) -> list[str]:

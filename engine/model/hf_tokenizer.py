@@ -49,7 +49,7 @@ def _template(folder: Path) -> ChatTemplate | None:
 def _config(file: Path) -> dict[str, Any]:
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.is_file() else {}
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ModelError(f"{file}: {error}") from None
 
 

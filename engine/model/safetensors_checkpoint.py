@@ -59,7 +59,7 @@ class SafetensorsCheckpoint:
         path = self._folder / _INDEX
         try:
             homes = msgspec.json.decode(path.read_bytes(), type=_Index).weight_map
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise CheckpointError(f"{path}: {error}") from None
         for file in sorted(set(homes.values())):
             held = set(_names(self._open(file)))

@@ -67,6 +67,13 @@ def test_a_config_cannot_be_changed() -> None:
         (["--page"], "unrecognized arguments: --page"),
         (["--tp-size", "2", "--dcp-size", "3"], "tp_size 2 is not a multiple of dcp_size 3"),
         (["--dcp-interleave", "3"], "page_size 16 is not a multiple of the DCP interleave 3"),
+        (["--max-total-tokens", "9" * 30], f"max_total_tokens {'9' * 30} is more than 67108864 blocks of 16 tokens"),
+        (["--kv-events-config", "\udcff"], "--kv-events-config: 'utf-8' codec can't encode"),
+        (["--kv-events-config", '{"x":' + "[" * 50_000], "--kv-events-config: nested too deeply"),
+        (
+            ["--replicas", "2", "--dp-size", "999"],
+            "replicas 2 of dp_size 999 are 1998 caches, a process has at most 1024",
+        ),
         (["--context-length", "0"], "context_length must be at least 1, got 0"),
         (["--context-length", "many"], "argument --context-length: invalid int value: 'many'"),
         (["--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),

@@ -161,7 +161,7 @@ def test_a_window_is_served_up_to_its_width_and_refused_by_name_above(saved: Sav
             EngineConfig(tp_size=tp_size, dcp_size=dcp_size).fitted_to(model)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{", b"\xff", b"[]"])
+@pytest.mark.parametrize("content", [None, b"", b"{", b"\xff", b"[]", b'{"x":' + b"[" * 50_000])
 def test_a_config_that_cannot_be_read_is_one_line(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "config.json").write_bytes(content)

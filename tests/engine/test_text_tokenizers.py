@@ -143,6 +143,7 @@ def test_without_a_template_there_are_no_chats(tmp_path: Path) -> None:
     [
         ("tokenizer.json", "{", "tokenizer.json: "),
         ("tokenizer_config.json", "[]", "tokenizer_config.json: "),
+        ("tokenizer_config.json", '{"x":' + "[" * 50_000, "tokenizer_config.json: "),
         ("chat_template.jinja", "{% if %}", "chat template: "),
     ],
 )
