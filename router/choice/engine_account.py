@@ -49,7 +49,7 @@ def read_loads(answer: bytes) -> dict[int, EngineLoad]:
     """
     try:
         lanes = _LOADS.decode(answer).loads
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise AccountError(f"/v1/loads: {error}") from None
     return {
         lane.dp_rank: EngineLoad(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import OrderedDict
-from typing import Any
+from typing import Annotated, Any
 
 import aiohttp
 import msgspec
@@ -26,7 +26,7 @@ SILENCE_SECONDS = 10.0
 
 
 class _Answer(msgspec.Struct):
-    tokens: list[int]
+    tokens: list[Annotated[int, msgspec.Meta(ge=0, lt=2**32)]]  # what fits in the array they are remembered in
 
 
 class RemoteTokenizer:
@@ -72,14 +72,11 @@ class RemoteTokenizer:
                 return (
                     msgspec.json.decode(await response.read(), type=_Answer).tokens if response.status == 200 else None
                 )
-        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError):
+        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     def _remember(self, name: bytes, ids: list[int]) -> None:
-        try:
-            packed = array("I", ids)
-        except OverflowError:
-            return
+        packed = array("I", ids)
         self._known[name] = packed
         self._ids += len(packed)
         while len(self._known) > MAX_REMEMBERED or self._ids > MAX_REMEMBERED_IDS:

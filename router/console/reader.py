@@ -40,7 +40,7 @@ class RouterReader:
         raw = await self._ask("GET", "/replicas")
         try:
             return msgspec.json.decode(raw, type=FleetView)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ReadError(f"{self.url}/replicas is not that of a kvsteer router: {error}") from None
 
     async def ask(self, path: str, body: dict[str, Any], *, headers: dict[str, str]) -> bytes:

@@ -39,7 +39,10 @@ def test_vllm_s_gauges_are_read_by_engine_among_all_its_other_metrics() -> None:
     }
 
 
-@pytest.mark.parametrize("answer", [b"", b"[]", b'{"loads": 3}', b'{"loads": [{"num_running_reqs": "x"}]}', b"\xff"])
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"[]", b'{"loads": 3}', b'{"loads": [{"num_running_reqs": "x"}]}', b"\xff", b'{"a": ' + b"[" * 5000],
+)
 def test_what_is_no_account_is_refused_in_one_line(answer: bytes) -> None:
     with pytest.raises(AccountError):
         read_loads(answer)

@@ -226,6 +226,16 @@ async def test_a_replica_that_cannot_tokenize_is_left_alone_for_a_while() -> Non
         await replica.server.close()
 
 
+@pytest.mark.parametrize("token", [-1, 2**32, 2**64, "a"])
+async def test_what_is_no_token_id_is_taken_from_no_replica(token: Any) -> None:
+    async with ClientSession() as session:
+        replica, tokenization = await replica_and_tokenization(session)
+        replica.encode = lambda text: [1, token, 2]
+        sources = [TokenizerSource(replica.url, None)]
+        assert await ids_of(tokenization, "a", model=None, sources=sources) is None
+        await replica.server.close()
+
+
 async def test_a_replica_that_is_not_there_costs_no_request() -> None:
     async with ClientSession() as session:
         tokenization = Tokenization(fixed=None, remote=RemoteTokenizer(session, timeout=5.0))
