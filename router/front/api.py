@@ -15,7 +15,7 @@ from router.choice.chooser import Chooser
 from router.fleet.fleet import Fleet
 from router.front.body import BodyReader
 from router.front.errors import ApiError, in_openai_shape, unavailable
-from router.front.headers import ToEngine, for_client
+from router.front.headers import RANK_HEADER, ToEngine, for_client
 from router.front.keys import Keys
 from router.front.metrics import exposition
 from router.front.operations import Operations
@@ -94,7 +94,7 @@ class Api:
         return app
 
     async def _explain(self, http: web.Request) -> web.Response:
-        request = parse_any(await self._bodies.read(http))
+        request = parse_any(await self._bodies.read(http), pinned=http.headers.get(RANK_HEADER))
         plan = await self._planner.plan(request, self._wishes.read(http.headers, request))
         decision = self._chooser.explain(
             plan.prompt,

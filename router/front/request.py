@@ -8,6 +8,7 @@ the engine's to judge. Bodies change in two places only, and only around the pro
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Annotated, Any
@@ -33,6 +34,7 @@ MAX_TOKEN_ID = 2**31 - 1
 
 LARGE_BODY_BYTES = 1024 * 1024
 
+_RANK = re.compile("[0-9]{1,18}")
 _ABSENT = msgspec.Raw()
 _TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 
@@ -127,8 +129,10 @@ def parse_request(route: Route, body: bytes, *, pinned: str | None = None) -> Ro
     return _routed(route, body, _decode(body), pinned)
 
 
-def parse_any(body: bytes) -> RoutedRequest:
+def parse_any(body: bytes, *, pinned: str | None = None) -> RoutedRequest:
     """Read a body whose route is not said: ``messages`` is a chat, ``prompt`` a completion, the rest ``/generate``.
+
+    ``pinned`` as for ``parse_request``.
 
     Raises:
         ApiError: 400, naming the field.
@@ -139,7 +143,9 @@ def parse_any(body: bytes) -> RoutedRequest:
         route = Route.CHAT
     elif _given(fields.prompt):
         route = Route.COMPLETIONS
-    return _routed(route, body, fields, None)
+    elif not (_given(fields.text) or _given(fields.input_ids)):
+        raise invalid("one of prompt, messages, text and input_ids is needed", param="prompt", code="missing_prompt")
+    return _routed(route, body, fields, pinned)
 
 
 def named_model(body: bytes) -> str | None:
@@ -300,7 +306,7 @@ def _salt(fields: _Body) -> str | None:
 def _rank(pinned: str | None, fields: _Body) -> int | None:
     """The rank a client insists on; one that is no number is the engine's to refuse."""
     if pinned is not None:
-        return int(pinned) if pinned.isascii() and pinned.isdecimal() else None
+        return int(pinned) if _RANK.fullmatch(pinned) else None
     for value in (fields.routed_dp_rank, fields.data_parallel_rank):
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value

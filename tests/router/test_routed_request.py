@@ -111,7 +111,7 @@ def test_the_error_has_openais_shape() -> None:
 def test_the_route_of_an_explained_body_is_told_by_its_fields() -> None:
     routes = [parse_any(json.dumps(body).encode()).route for body in (CHAT, {"prompt": "a"}, {"text": "a"})]
     assert routes == [Route.CHAT, Route.COMPLETIONS, Route.GENERATE]
-    with pytest.raises(ApiError):
+    with pytest.raises(ApiError, match="one of prompt, messages, text and input_ids"):
         parse_any(b"{}")
 
 
