@@ -12,7 +12,7 @@ from http import HTTPStatus
 from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Handler
 
-from router.front.errors import ApiError, invalid
+from router.front.errors import ApiError
 
 __all__ = ["BodyReader"]
 
@@ -43,7 +43,12 @@ class BodyReader:
         except web.HTTPRequestEntityTooLarge:
             raise self._too_large() from None
         except web.RequestPayloadError as error:
-            raise invalid(f"the body cannot be read: {error}", code="invalid_body") from None
+            raise ApiError(  # nobody knows where on the connection the next request would begin
+                f"the body cannot be read: {error}",
+                status=HTTPStatus.BAD_REQUEST,
+                code="invalid_body",
+                headers={"Connection": "close"},
+            ) from None
         except TimeoutError:
             message = f"the body did not arrive within {self._timeout:g} s"
             raise ApiError(message, status=HTTPStatus.REQUEST_TIMEOUT, code="body_timeout") from None

@@ -23,6 +23,9 @@ CLIENT_KEEPALIVE_SECONDS = 75.0
 LINGER_SECONDS = 2.0
 """How long the rest of a refused body is read and dropped, so that the client gets to read the refusal."""
 
+SHUTDOWN_PHASES = 2
+"""aiohttp waits its timeout twice: for all requests, then for those whose bodies had come, before it ends them."""
+
 BACKLOG = 1024
 
 
@@ -44,7 +47,7 @@ class HttpServer:
             api.application(watch.middleware),
             access_log=None,
             handler_cancellation=True,  # a client that leaves must cancel its handler: that is what frees the engine
-            shutdown_timeout=drain_timeout,
+            shutdown_timeout=drain_timeout / SHUTDOWN_PHASES,
             keepalive_timeout=CLIENT_KEEPALIVE_SECONDS,
             lingering_time=LINGER_SECONDS,
             logger=_connection_log(),
@@ -82,14 +85,15 @@ class HttpServer:
 
 
 def _connection_log() -> logging.Logger:
-    """Where aiohttp complains of connections, but not of what is no HTTP: anybody could fill the log with that."""
+    """Where aiohttp complains of connections, but not of what is no HTTP, nor of bodies that are not what their head
+    says: anybody could fill the log with that."""
     log = logging.getLogger(f"{__name__}.connections")
     log.addFilter(_is_not_the_clients_fault)
     return log
 
 
 def _is_not_the_clients_fault(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+    return not (record.exc_info and isinstance(record.exc_info[1], (HttpProcessingError, web.RequestPayloadError)))
 
 
 def engine_session(

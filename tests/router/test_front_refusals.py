@@ -86,6 +86,16 @@ async def test_a_body_that_does_not_come_is_given_up(stage: Stage) -> None:
     await writer.wait_closed()
 
 
+async def test_a_body_that_is_not_what_its_head_says_is_a_400_and_no_line_in_the_log(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    router = await stage.router(await stage.engine())
+    status, answer = await router.post("/v1/completions", b"no gzip", **{"Content-Encoding": "gzip"})
+    assert (status, checked(answer)["code"]) == (400, "invalid_body")
+    assert (await router.complete([1, 2]))[0] == 200
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 async def test_unknown_routes_and_methods(stage: Stage) -> None:
     router = await stage.router(await stage.engine())
     status, answer = await router.post("/v1/embeddings", {})
@@ -135,6 +145,15 @@ async def test_a_rank_that_nobody_has_is_a_400(stage: Stage) -> None:
     status, answer = await router.post("/generate", {"text": "a", "routed_dp_rank": 3})
     assert (status, checked(answer)["param"]) == (400, "routed_dp_rank")
     assert engine.asked == []
+
+
+@pytest.mark.parametrize(("rank", "expected"), [("3", 400), ("0", 200), ("9" * 5000, 200)])
+async def test_a_rank_in_the_header_is_explained_as_it_is_routed(stage: Stage, rank: str, expected: int) -> None:
+    """What is no rank at all is left to the engine, which here takes anything."""
+    router = await stage.router(await stage.engine())
+    for path in ("/explain", "/v1/completions"):
+        status, answer = await router.post(path, {"prompt": [1, 2]}, **{"X-Data-Parallel-Rank": rank})
+        assert status == expected, (path, answer)
 
 
 async def test_refused_requests_are_counted_by_status(stage: Stage) -> None:

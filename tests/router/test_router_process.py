@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -137,16 +138,19 @@ async def test_a_running_request_ends_before_the_router_does(stage: Stage, numbe
 
 
 async def test_a_request_that_does_not_end_does_not_keep_the_router(stage: Stage) -> None:
+    drain = 3.0
     engine = await stage.engine()
     engine.hold.clear()
-    flags = ["--replica", engine.url, "--port", "0", "--drain-timeout", "0.2"]
+    flags = ["--replica", engine.url, "--port", "0", "--drain-timeout", str(drain)]
     async with started(*flags) as (process, url), aiohttp.ClientSession() as session:
         await until(lambda: _ready(session, url), "the router is ready")
         asking = asyncio.create_task(_complete(session, url))
         await until(lambda: engine.asked, "the engine has the request")
         process.terminate()
+        told = time.monotonic()
+        await asyncio.wait_for(engine.asked[0].left.wait(), SECONDS)
+        assert drain <= time.monotonic() - told < 2 * drain
         assert await asyncio.wait_for(process.wait(), 10.0) == 0
-        await asyncio.wait_for(engine.asked[0].left.wait(), 5.0)
         with pytest.raises(aiohttp.ClientError):
             await asking
 
