@@ -53,6 +53,7 @@ _FOLLOWERS_STAY_SECONDS = 5.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the process until it is told to end: its exit status."""
     argv = sys.argv[1:] if argv is None else argv
+    _fill_standard_streams()
     config = parse_flags(argv)
     try:
         role = role_of(config.nodes, size=config.tp_size, environ=os.environ)
@@ -68,6 +69,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (StartError, ModelError, PublisherError, CollectiveError, OSError) as error:
         complaint = str(error)
     return 0 if complaint is None else _complain(complaint, status=1)
+
+
+def _fill_standard_streams() -> None:
+    """Open what we were started without: uvloop aborts the process when it closes a socket that took such a number."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
 
 
 def _complain(complaint: str, *, status: int) -> int:

@@ -90,6 +90,13 @@ def test_a_signal_ends_the_process_in_order(number: signal.Signals) -> None:
         assert process.stderr == ""
 
 
+def test_a_process_started_without_stdin_ends_in_order() -> None:
+    without_stdin = "import os, sys; os.close(0); from engine.__main__ import main; sys.exit(main())"
+    with EngineProcess(*SIM, program=("-c", without_stdin)) as engine:
+        engine.wait_ready()
+        assert engine.end() == 0, engine.stderr
+
+
 async def test_a_request_that_can_end_within_the_grace_is_finished(http: aiohttp.ClientSession) -> None:
     flags = ("--sim-step-us", "20000", "--shutdown-grace-seconds", "30")
     with EngineProcess("--model-path", "sim", *flags) as process:
