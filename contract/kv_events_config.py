@@ -6,6 +6,8 @@ import msgspec
 
 __all__ = ["KVEventsConfig", "KVEventsConfigError", "parse_kv_events_config"]
 
+_MAX_BOUND = 2**31 - 1  # ZMQ's marks are C ints
+
 
 class KVEventsConfigError(ValueError):
     """A ``--kv-events-config`` that cannot be read; the message names the field."""
@@ -37,7 +39,7 @@ def parse_kv_events_config(text: str) -> KVEventsConfig:
     """Read the JSON text of the flag.
 
     Raises:
-        KVEventsConfigError: not JSON, not an object, a field of the wrong type, or a bound below 1.
+        KVEventsConfigError: not JSON, not an object, a field of the wrong type, or a bound outside [1, 2**31).
     """
     try:
         config = msgspec.json.decode(text, type=KVEventsConfig)
@@ -46,6 +48,7 @@ def parse_kv_events_config(text: str) -> KVEventsConfig:
     except RecursionError:
         raise KVEventsConfigError("--kv-events-config: nested too deeply") from None
     for name in ("buffer_steps", "hwm", "max_queue_size"):
-        if getattr(config, name) < 1:
-            raise KVEventsConfigError(f"--kv-events-config: {name} must be at least 1, got {getattr(config, name)}")
+        if not 1 <= (bound := getattr(config, name)) <= _MAX_BOUND:
+            limits = "at least 1" if bound < 1 else f"at most {_MAX_BOUND}"
+            raise KVEventsConfigError(f"--kv-events-config: {name} must be {limits}, got {bound}")
     return config

@@ -87,6 +87,7 @@ def test_a_config_cannot_be_changed() -> None:
         (["--kv-events-config", "{"], "--kv-events-config: "),
         (["--kv-events-config", "[]"], "--kv-events-config: Expected `object`, got `array`"),
         (["--kv-events-config", '{"hwm":"many"}'], "--kv-events-config: Expected `int`, got `str`"),
+        (events(hwm=2**31), "--kv-events-config: hwm must be at most 2147483647, got 2147483648"),
         (events(endpoint="udp://*:5557"), "'udp://*:5557' is not tcp://HOST:PORT"),
         (events(endpoint="tcp://*:30000"), "HTTP port 30000 and event port 30000 overlap"),
         ([*events(endpoint="tcp://*:65535"), "--dp-size", "2"], "event ports 65535-65536 would run past 65535"),
