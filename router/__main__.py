@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -29,9 +30,19 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit status. 2: the command line makes no sense, in one line on stderr."""
+    _fill_standard_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = arguments.pop(0) if arguments and arguments[0] in _COMMANDS else SERVE
     return _COMMANDS[command](arguments)
+
+
+def _fill_standard_streams() -> None:
+    """Open what we were started without: uvloop aborts the process when it closes a socket that took such a number."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
 
 
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {

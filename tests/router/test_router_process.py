@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -32,9 +32,9 @@ async def run(*arguments: str) -> tuple[int, str, str]:
 
 
 @asynccontextmanager
-async def started(*arguments: str) -> AsyncIterator[tuple[Process, str]]:
+async def started(*arguments: str, program: Sequence[str] = ("-m", "router")) -> AsyncIterator[tuple[Process, str]]:
     """A router process, and the URL of its ready line."""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "router", *arguments, stdout=PIPE)
+    process = await asyncio.create_subprocess_exec(sys.executable, *program, *arguments, stdout=PIPE)
     try:
         assert process.stdout is not None
         line = (await asyncio.wait_for(process.stdout.readline(), SECONDS)).decode()
@@ -134,6 +134,13 @@ async def test_a_running_request_ends_before_the_router_does(stage: Stage, numbe
         await until(lambda: _refused(url), "no more connections are taken")
         engine.hold.set()
         assert await asking == 200
+        assert await asyncio.wait_for(process.wait(), SECONDS) == 0
+
+
+async def test_a_process_started_without_stdin_ends_in_order() -> None:
+    without_stdin = "import os, sys; os.close(0); from router.__main__ import main; sys.exit(main())"
+    async with started("--replica", URL, "--port", "0", program=("-c", without_stdin)) as (process, _):
+        process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), SECONDS) == 0
 
 
