@@ -22,6 +22,9 @@ from engine.parallel.layout import WeightShard
 
 __all__ = ["AttentionLayer", "MlpLayer", "Pass", "norm"]
 
+_CACHED_ROWS = 256
+"""Rows whose inner features a CPU still has in its caches when it comes to use them."""
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -98,8 +101,13 @@ class MlpLayer:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """This rank's part of ``[T, hidden]``."""
+        if hidden.device.type != "cpu" or len(hidden) <= _CACHED_ROWS:
+            return self._part(hidden)
+        return torch.cat([self._part(rows) for rows in hidden.split(_CACHED_ROWS)])
+
+    def _part(self, hidden: Tensor) -> Tensor:
         gate, up = self._gate_up(norm(hidden, self._norm, self._model)).chunk(2, dim=-1)
-        return self._down(F.silu(gate) * up)
+        return self._down(F.silu(gate).mul_(up))
 
 
 def norm(states: Tensor, weight: Tensor, model: ModelConfig) -> Tensor:
