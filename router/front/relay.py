@@ -1,10 +1,11 @@
 """Sends a request to the chosen engine and its answer back, as it comes.
 
 Until the client has been given a byte, an engine that breaks off, is full (429, 503) or fails (other 5xx) costs one
-more try on one other replica; the second answer is passed on, whatever it is. An engine that cannot be connected to was
-asked nothing, and is no try. After the first byte nothing is tried again: a stream ends with an error event, anything
-else is cut off visibly. An engine that is silent for too long is a 504 and not replaced: it may still be computing. A
-client that leaves takes its request with it: the handler is cancelled, which closes the engine's connection.
+more try on one other replica; the second answer is passed on, whatever it is. An engine that cannot be connected to, or
+that does not answer a greeting before the second try, was asked nothing, and is no try. After the first byte nothing is
+tried again: a stream ends with an error event, anything else is cut off visibly. An engine that is silent for too long
+is a 504 and not replaced: it may still be computing. A client that leaves takes its request with it: the handler is
+cancelled, which closes the engine's connection.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ _TAKE_IDS = {
 }
 """Engines known to take token ids where a text may stand."""
 MAX_TRIES = 2
+GREETING_PATH = "/v1/models"
+GREETING_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 _NOT_HANDED_OVER = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
@@ -138,8 +141,11 @@ class Relay:
                 (RANK_HEADER, str(rank)),
             ]
         body = payload(upstream_body(request, dp_rank=rank, tokens=self._ids_for(replica, plan)))
+        session = self._session
+        if len(receipt.decisions) > 1:
+            session = self._fresh
+            await self._greet(replica)
         with self._losses(replica):
-            session = self._session if len(receipt.decisions) == 1 else self._fresh
             async with session.post(
                 lane.url + http.path_qs, data=body, headers=headers, allow_redirects=False
             ) as upstream:
@@ -149,6 +155,20 @@ class Relay:
                 if upstream.status == _OK and upstream.content_type == _EVENT_STREAM:
                     return await self._stream(http, upstream, exchange, strip_usage=request.wants_counts_added)
                 return await self._whole(http, upstream, exchange)
+
+    async def _greet(self, replica: Replica) -> None:
+        """Let an engine show that it is there: any answer will do.
+
+        Engines that are killed together still take connections for a moment, and would swallow the last try.
+        """
+        try:
+            async with self._fresh.get(replica.url + GREETING_PATH, allow_redirects=False, timeout=GREETING_TIMEOUT):
+                return
+        except (aiohttp.ClientError, TimeoutError) as error:
+            replica.breaker.failed(now=time.monotonic())
+            self._fleet.report(replica.url, tell_failure(error))
+            message = f"{replica.url}: {error or type(error).__name__}"
+            raise _LostError(message, handed_over=False) from error
 
     def _ids_for(self, replica: Replica, plan: Plan) -> Sequence[int] | None:
         """A text's token ids, where the engine takes them."""

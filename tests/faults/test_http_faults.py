@@ -9,7 +9,9 @@ import asyncio
 import json
 import time
 from collections import Counter
+from contextlib import AsyncExitStack
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import web
@@ -175,6 +177,21 @@ async def test_an_engine_killed_under_load_costs_no_client_an_error(stage: Stage
     results = await asyncio.gather(*held, *(router.raw(COMPLETIONS, body) for _ in range(16)))
     assert Counter(status for status, _ in results) == {200: 32}
     await until(lambda: idle(router), "nothing is in flight")
+
+
+@pytest.mark.fault("H5")
+async def test_engines_that_take_connections_and_reset_them_cost_no_client_an_error(stage: Stage) -> None:
+    """Two of three engines are gone but still take connections for a moment: every client gets its answer."""
+    engines = await stage.engines(3)
+    router = await stage.router(*engines, policy="round_robin", probe_interval=60.0)
+    async with AsyncExitStack() as stack:
+        for engine in engines[:2]:
+            await engine.stop()
+            host, port = urlsplit(engine.url).hostname, urlsplit(engine.url).port
+            dying = await asyncio.start_server(lambda _, writer: writer.transport.abort(), host, port)
+            await stack.enter_async_context(dying)
+        results = await asyncio.gather(*(router.raw(COMPLETIONS, {"prompt": "a"}) for _ in range(6)))
+    assert Counter(status for status, _ in results) == {200: 6}
 
 
 @pytest.mark.fault("H6")
