@@ -103,7 +103,7 @@ class MlpLayer:
         """This rank's part of ``[T, hidden]``."""
         if hidden.device.type != "cpu" or len(hidden) <= _CACHED_ROWS:
             return self._part(hidden)
-        return torch.cat([self._part(rows) for rows in hidden.split(_CACHED_ROWS)])
+        return torch.cat([self._part(rows) for rows in torch.split(hidden, _CACHED_ROWS)])
 
     def _part(self, hidden: Tensor) -> Tensor:
         gate, up = self._gate_up(norm(hidden, self._norm, self._model)).chunk(2, dim=-1)
