@@ -21,6 +21,7 @@ from contract.events import Event
 from contract.kv_events_config import KVEventsConfig
 from engine.config import ConfigError, EngineConfig
 from engine.flags import BAD_FLAGS_STATUS, PROGRAM, parse_flags
+from engine.huge_pages import ask_for_huge_pages
 from engine.loop import EngineLoop
 from engine.model.catalogue import ServedModel, find_model
 from engine.model.config import ModelError
@@ -62,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (SeatError, ConfigError) as error:
         return _complain(str(error), status=BAD_FLAGS_STATUS)
     _log_to_stderr(config.log_level)
+    ask_for_huge_pages()
     try:
         complaint = _be(role, config, argv)
     except ConfigError as error:

@@ -7,8 +7,9 @@ import importlib.util
 import os
 import sys
 
-from bench.engine.figures import as_json, as_text
+from bench.figures import as_json, as_text
 from bench.smollm2 import FOLDER
+from engine.huge_pages import ask_for_huge_pages
 from engine.model.config import TINY, ModelError
 
 __all__ = ["add_command"]
@@ -45,6 +46,7 @@ def _many(text: str) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
+    ask_for_huge_pages()
     if importlib.util.find_spec("torch") is None:
         return _complain("torch is not installed: pip install 'kvsteer[engine]'")
     from bench.engine.measure import Plan, measure

@@ -64,7 +64,9 @@ class KVPool:
     ) -> None:
         shape = (2, num_layers, num_blocks, page_size, num_kv_heads, head_dim)
         self._pages = _zeros(shape, device=device, dtype=dtype)
-        self._rows = self._pages.flatten(2, 3)
+        # Views are made once: a decode step asks for those of every layer.
+        self._layers = [(keys, values) for keys, values in zip(*(each.unbind() for each in self._pages), strict=True)]
+        self._rows = [(keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in self._layers]
 
     @property
     def nbytes(self) -> int:
@@ -73,14 +75,15 @@ class KVPool:
 
     def pages(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of ``layer``, each ``[num_blocks, page_size, num_kv_heads, head_dim]``."""
-        return self._pages[0, layer], self._pages[1, layer]
+        return self._layers[layer]
 
     def store(self, layer: int, *, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Write ``keys`` and ``values`` ``[tokens, num_kv_heads, head_dim]`` to the rows ``slots`` ``[tokens]``.
 
         What has the slot `NOT_HERE` is left out.
         """
-        store_kv(keys, values, key_rows=self._rows[0, layer], value_rows=self._rows[1, layer], slots=slots)
+        key_rows, value_rows = self._rows[layer]
+        store_kv(keys, values, key_rows=key_rows, value_rows=value_rows, slots=slots)
 
 
 def _zeros(shape: tuple[int, ...], *, device: torch.device, dtype: torch.dtype) -> Tensor:

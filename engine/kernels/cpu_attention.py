@@ -22,17 +22,17 @@ def paged_decode_cpu(
     """`engine.kernels.paged_decode.paged_decode`; same arguments and results."""
     batch, heads, head_dim = queries.shape
     kv_heads = keys.shape[2]
-    # index_select copies whole pages, four times as fast as indexing does.
-    keys = keys.index_select(0, tables.flatten()).view(batch, -1, kv_heads, head_dim)
-    values = values.index_select(0, tables.flatten()).view(batch, -1, kv_heads, head_dim)
-    seen = int(lengths) if batch == 1 else keys.shape[1]
+    keys, values = (pages.view(batch, -1, kv_heads, head_dim) for pages in _gathered(keys, values, tables.flatten()))
+    alone = batch == 1
+    seen = int(lengths) if alone else keys.shape[1]
     output, lse = _attend(
         queries.view(batch, kv_heads, heads // kv_heads, head_dim),
         keys[:, :seen].transpose(1, 2),
         values[:, :seen].transpose(1, 2),
-        mask=None if batch == 1 else _mask(lengths.view(batch, 1, 1, 1), seen, queries.dtype),
+        mask=None if alone else _mask(lengths.view(batch, 1, 1, 1), seen, queries.dtype),
     )
-    return _without_blind(output.reshape(batch, heads, head_dim), lse.reshape(batch, heads), lengths)
+    output, lse = output.reshape(batch, heads, head_dim), lse.reshape(batch, heads)
+    return (output, lse) if alone else _without_blind(output, lse, lengths)
 
 
 def extend_attention_cpu(
@@ -42,9 +42,8 @@ def extend_attention_cpu(
     tokens, heads, head_dim = queries.shape
     page_size, kv_heads = keys.shape[1:3]
     group = heads // kv_heads
-    table = table[: -(-longest // page_size)]
-    keys = keys.index_select(0, table).flatten(0, 1)[:longest]  # [longest, kv_heads, head_dim]
-    values = values.index_select(0, table).flatten(0, 1)[:longest]
+    pages = _gathered(keys, values, table[: -(-longest // page_size)])
+    keys, values = (each.flatten(0, 1)[:longest] for each in pages)  # [longest, kv_heads, head_dim]
     triangle = longest == tokens and int(visible[0]) == 1  # nothing before the first query, nothing left out
     output, lse = _attend(
         queries.view(tokens, kv_heads, group, head_dim).permute(1, 2, 0, 3),
@@ -55,6 +54,12 @@ def extend_attention_cpu(
     )
     output = output.permute(2, 0, 1, 3).reshape(tokens, heads, head_dim)
     return _without_blind(output, lse.permute(2, 0, 1).reshape(tokens, heads), visible)
+
+
+def _gathered(keys: Tensor, values: Tensor, pages: Tensor) -> tuple[Tensor, Tensor]:
+    """Those pages of both, one after the other."""
+    # index_select copies whole pages, four times as fast as indexing does.
+    return keys.index_select(0, pages), values.index_select(0, pages)
 
 
 def _attend(

@@ -27,8 +27,9 @@ def store_kv(keys: Tensor, values: Tensor, *, key_rows: Tensor, value_rows: Tens
 
 def store_kv_reference(keys: Tensor, values: Tensor, *, key_rows: Tensor, value_rows: Tensor, slots: Tensor) -> None:
     """`store_kv` in plain torch."""
-    own = (slots >= 0).nonzero().squeeze(1)
-    if len(own) < len(slots):
+    here = slots >= 0
+    if not here.all():
+        own = here.nonzero().squeeze(1)
         keys, values, slots = (each.index_select(0, own) for each in (keys, values, slots))
     key_rows.index_copy_(0, slots, keys)
     value_rows.index_copy_(0, slots, values)

@@ -24,17 +24,20 @@ class Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._packed = _is_packable(weight)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _MIN_ROWS) if self._packed else weight
+        self._filling = weight.new_zeros(_MIN_ROWS, weight.shape[1])
         self._bias = bias
 
     def __call__(self, rows: Tensor) -> Tensor:
         """``[rows, out]``."""
         if not self._packed:
             return F.linear(rows, self._weight, self._bias)
-        count = len(rows)
-        if count < _MIN_ROWS:
-            rows = F.pad(rows, (0, 0, 0, _MIN_ROWS - count))
+        if (count := len(rows)) >= _MIN_ROWS:
+            return self._product(rows)
+        return self._product(torch.cat([rows, self._filling[count:]]))[:count]
+
+    def _product(self, rows: Tensor) -> Tensor:
         product = torch.ops.mkldnn._linear_pointwise(rows, self._weight, self._bias, "none", [], "")
-        return cast(Tensor, product)[:count]
+        return cast(Tensor, product)
 
 
 def _is_packable(weight: Tensor) -> bool:
