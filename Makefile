@@ -4,20 +4,20 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-INTEROP_PIP := --quiet --disable-pip-version-check
+PIP_FLAGS := --quiet --disable-pip-version-check
 SOURCES := contract publisher engine router bench tests
 
 # One thread a rank: with more, OpenMP threads of different ranks fight for the same cores.
 export OMP_NUM_THREADS := 1
 
-.PHONY: venv model demo test interop check fmt clean
+.PHONY: venv model demo test interop peers check fmt clean
 
 venv: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvsteer needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,dev]'
+	$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt -e '.[engine,dev]'
 	touch $(STAMP)
 
 # A real language model for two cores, into models/; done once.
@@ -38,8 +38,17 @@ interop: venv .venv-interop-sglang/.installed .venv-interop-vllm/.installed
 
 .venv-interop-%/.installed: tests/interop/%-requirements.txt tests/interop/%-engine.txt tests/interop/%-constraints.txt
 	$(PYTHON) -m venv .venv-interop-$*
-	.venv-interop-$*/bin/pip install $(INTEROP_PIP) -c tests/interop/$*-constraints.txt -r tests/interop/$*-requirements.txt
-	.venv-interop-$*/bin/pip install $(INTEROP_PIP) -c tests/interop/$*-constraints.txt --no-deps -r tests/interop/$*-engine.txt
+	.venv-interop-$*/bin/pip install $(PIP_FLAGS) -c tests/interop/$*-constraints.txt -r tests/interop/$*-requirements.txt
+	.venv-interop-$*/bin/pip install $(PIP_FLAGS) -c tests/interop/$*-constraints.txt --no-deps -r tests/interop/$*-engine.txt
+	touch $@
+
+# The routers and indexes that benches run beside ours, each in an environment of its own, none of them in ours.
+peers: .venv-peer-dynamo/.installed .venv-peer-vllm-router/.installed .venv-peer-smg/.installed
+
+.venv-peer-%/.installed: bench/peers/%-requirements.txt bench/peers/%-itself.txt
+	$(PYTHON) -m venv .venv-peer-$*
+	.venv-peer-$*/bin/pip install $(PIP_FLAGS) -r bench/peers/$*-requirements.txt
+	.venv-peer-$*/bin/pip install $(PIP_FLAGS) --no-deps -r bench/peers/$*-itself.txt
 	touch $@
 
 check: venv
@@ -54,4 +63,4 @@ fmt: venv
 	$(BIN)/python tests/faults/table.py --write
 
 clean:
-	rm -rf $(VENV) .venv-interop-* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-interop-* .venv-peer-* .mypy_cache .ruff_cache .pytest_cache .hypothesis

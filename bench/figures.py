@@ -22,10 +22,10 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
 
 
-def figure(case: str, subject: str, metric: str, values: Sequence[float], *, unit: str) -> Figure:
+def figure(bench: str, case: str, subject: str, metric: str, values: Sequence[float], *, unit: str) -> Figure:
     """The median of ``values``, one a run."""
     value = statistics.median(values)
-    return Figure(bench="engine", case=case, subject=subject, metric=metric, value=value, unit=unit, runs=len(values))
+    return Figure(bench=bench, case=case, subject=subject, metric=metric, value=value, unit=unit, runs=len(values))
 
 
 def as_json(one: Figure) -> str:

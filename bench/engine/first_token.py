@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench.engine.figures import Figure, figure
 from bench.engine.ours import PAGE_SIZE
 from bench.engine.speed import Workload, draw_prompts
 from bench.engine.timing import Subject
+from bench.figures import Figure, figure
 
 __all__ = ["first_tokens"]
 
@@ -23,7 +23,7 @@ def first_tokens(case: str, subject: Subject, work: Workload) -> Iterator[Figure
         assert again.cached_tokens >= at_least, f"only {again.cached_tokens} tokens of a known prompt were in the cache"
         cold.append(first.prefill)
         cached.append(again.prefill)
-    yield figure(case, subject.name, "first token cold", [1000 * one for one in cold], unit="ms")
-    yield figure(case, subject.name, "first token cached", [1000 * one for one in cached], unit="ms")
+    yield figure("engine", case, subject.name, "first token cold", [1000 * one for one in cold], unit="ms")
+    yield figure("engine", case, subject.name, "first token cached", [1000 * one for one in cached], unit="ms")
     ratios = [slow / fast for slow, fast in zip(cold, cached, strict=True)]
-    yield figure(case, subject.name, "cold / cached", ratios, unit="x")
+    yield figure("engine", case, subject.name, "cold / cached", ratios, unit="x")

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from bench.engine.figures import Figure, figure
 from bench.engine.ours import PAGE_SIZE
+from bench.figures import Figure, figure
 from contract.geometry import Geometry
 from engine.cache.pools import KVPool
 from engine.model.config import ModelConfig
@@ -21,8 +21,8 @@ def kv_bytes(model_name: str, model: ModelConfig, *, tokens: int, dcp_sizes: Seq
     sizes = {dcp_size: _pool(model, tokens=tokens, dcp_size=dcp_size).nbytes for dcp_size in dcp_sizes}
     for dcp_size, size in sizes.items():
         case = f"{model_name}, {tokens} tokens, dcp {dcp_size}"
-        yield figure(case, "kvsteer", "KV bytes a rank", [size], unit="B")
-        yield figure(case, "kvsteer", f"of dcp {dcp_sizes[0]}", [size / sizes[dcp_sizes[0]]], unit="x")
+        yield figure("engine", case, "kvsteer", "KV bytes a rank", [size], unit="B")
+        yield figure("engine", case, "kvsteer", f"of dcp {dcp_sizes[0]}", [size / sizes[dcp_sizes[0]]], unit="x")
 
 
 def _pool(model: ModelConfig, *, tokens: int, dcp_size: int) -> KVPool:

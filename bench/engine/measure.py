@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 import torch
 
-from bench.engine.figures import Figure
 from bench.engine.first_token import first_tokens
 from bench.engine.kv_bytes import kv_bytes
 from bench.engine.ours import Ours
 from bench.engine.speed import Workload, compare
 from bench.engine.timing import Clock, Subject
+from bench.figures import Figure
 from engine.model.catalogue import find_model
 from engine.model.config import ModelError
 from engine.model.hybrid_config import HybridConfig

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from bench.engine.figures import Figure, figure
 from bench.engine.timing import Subject, Timing
+from bench.figures import Figure, figure
 
 __all__ = ["Workload", "compare", "draw_prompts"]
 
@@ -66,8 +66,8 @@ def _speeds(timings: Sequence[Timing], work: Workload) -> dict[str, list[float]]
 
 def _figures(case: str, metric: str, speeds: dict[str, list[float]]) -> Iterator[Figure]:
     for name, values in speeds.items():
-        yield figure(case, name, metric, values, unit="tok/s")
+        yield figure("engine", case, name, metric, values, unit="tok/s")
     (name, ours), *others = speeds.items()
     for other, theirs in others:
         ratios = [mine / its for mine, its in zip(ours, theirs, strict=True)]
-        yield figure(case, f"{name} / {other}", f"{metric} ratio", ratios, unit="x")
+        yield figure("engine", case, f"{name} / {other}", f"{metric} ratio", ratios, unit="x")

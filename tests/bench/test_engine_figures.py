@@ -15,9 +15,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from bench.engine.figures import Figure
 from bench.engine.speed import Workload, compare
 from bench.engine.timing import Timing
+from bench.figures import Figure
 
 ROOT = Path(__file__).parent.parent.parent
 FIELDS = {"bench", "case", "subject", "metric", "value", "unit", "runs"}
