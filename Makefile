@@ -10,7 +10,7 @@ SOURCES := contract publisher engine router bench tests
 # One thread a rank: with more, OpenMP threads of different ranks fight for the same cores.
 export OMP_NUM_THREADS := 1
 
-.PHONY: venv model demo test interop peers check fmt clean
+.PHONY: venv model demo test test-fast test-soak test-again interop peers check fmt clean
 
 venv: $(STAMP)
 
@@ -27,9 +27,14 @@ model: venv
 demo: venv $(if $(filter smollm2,$(MODEL)),model)
 	$(BIN)/python -m bench demo $(if $(TRACE),--trace '$(TRACE)') $(if $(MODEL),--model '$(MODEL)')
 
-test: venv
-	$(BIN)/python -m pytest -m 'not soak'
-	$(BIN)/python -m pytest -m soak
+test: test-fast test-soak
+
+test-fast test-soak: venv
+	$(BIN)/python -m pytest -m '$(if $(filter test-soak,$@),soak,not soak)'
+
+# Only what failed the last time.
+test-again: venv
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 # Drives released SGLang and vLLM (their caches and publishers; no GPU) against the router, each in an environment of
 # its own: several GB and some minutes the first time.
