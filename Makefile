@@ -10,7 +10,7 @@ SOURCES := contract publisher engine router bench tests
 # One thread a rank: with more, OpenMP threads of different ranks fight for the same cores.
 export OMP_NUM_THREADS := 1
 
-.PHONY: venv model demo test test-fast test-soak test-again interop peers check fmt clean
+.PHONY: venv model demo test test-fast test-soak test-again interop peers bench check fmt clean
 
 venv: $(STAMP)
 
@@ -55,6 +55,10 @@ peers: .venv-peer-dynamo/.installed .venv-peer-vllm-router/.installed .venv-peer
 	.venv-peer-$*/bin/pip install $(PIP_FLAGS) -r bench/peers/$*-requirements.txt
 	.venv-peer-$*/bin/pip install $(PIP_FLAGS) --no-deps -r bench/peers/$*-itself.txt
 	touch $@
+
+# Every bench beside the peers that are installed; about twenty minutes on two cores. KEEP=1 puts the tables into bench/RESULTS.md.
+bench: venv model
+	$(BIN)/python -m bench all $(if $(KEEP),--record)
 
 check: venv
 	$(BIN)/ruff format --check $(SOURCES)

@@ -1,0 +1,1 @@
+"""All benches, one after the other, and the page that keeps what they said."""
