@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from router.choice.chooser import Decision
-from router.choice.memory import Remembered
+from router.choice.dispatch import Dispatch
 from router.fleet.lane import Lane
 from router.front.metrics import RequestMetrics
 from router.front.plan import Plan
@@ -33,12 +33,14 @@ class Exchange:
         self._plan = plan
         self._chosen = decision.chosen
         self._metrics = metrics
-        self._sent_at = now
-        self._first_after: float | None = None
-        self._sent = self._remember()
-        self._ahead = self.lane.load.backlog(pace=self.lane.speed.line(now).pace, now=now).tokens
-        self._booking = self.lane.load.book(decision.chosen.uncached_tokens * plan.request.prompts, now=now)
-        self._timer = None if plan.request.stream else self._expect_prefilled()
+        self._dispatch = Dispatch(
+            self.lane,
+            plan.prompt,
+            width=decision.chosen.width,
+            uncached_tokens=decision.chosen.uncached_tokens * plan.request.prompts,
+            now=now,
+        )
+        self._timer = None if plan.request.stream else self._expect_prefilled(now)
         self.lane.tally.routed += 1
 
     def __enter__(self) -> Self:
@@ -49,28 +51,16 @@ class Exchange:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._booking.end()
-        if self._first_after is None and self._sent is not None:
-            self._sent.forget()
+        self._dispatch.end()
 
-    def _remember(self) -> Remembered | None:
-        prompt, width = self._plan.prompt, self._chosen.width
-        if prompt is None or width is None:
-            return None
-        return self.lane.recent.remember(prompt.keys(width=width), width=width, now=self._sent_at)
-
-    def _expect_prefilled(self) -> asyncio.TimerHandle:
+    def _expect_prefilled(self, now: float) -> asyncio.TimerHandle:
         """An answer that comes at once shows no first token: take the time it should need, by the learnt speed."""
-        booking = self._booking
-        estimate = self.lane.speed.line(self._sent_at).at(self._ahead + booking.tokens)
-        return asyncio.get_running_loop().call_later(estimate, lambda: booking.prefilled(now=self._sent_at + estimate))
+        dispatch, after = self._dispatch, self._dispatch.expected()
+        return asyncio.get_running_loop().call_later(after, lambda: dispatch.prefilled(now=now + after))
 
     def first_token(self, *, now: float) -> None:
         """The answer has begun, or is there at once: the engine has computed the prompt."""
-        self._first_after = now - self._sent_at
-        self._booking.prefilled(now=now)
-        if self._sent is not None:
-            self._sent.prefilled(now=now)
+        self._dispatch.first_token(now=now)
 
     def finished(self, report: Report | None, *, now: float) -> None:
         """The answer is complete; compare what the engine says it had cached with what was predicted.
@@ -102,13 +92,12 @@ class Exchange:
         return witness(prompt, width=self._chosen.width, pairs=lane.pairs, engines=lane.engines, holds=lane.holds)
 
     def _learn(self, outcome: Outcome, answer_tokens: int | None, *, now: float) -> None:
-        assert self._first_after is not None, "an answer cannot end before it has begun"
-        speed = self.lane.speed
-        tokens = self._ahead + outcome.prompt_tokens - (outcome.reported or 0)
-        if not self._plan.request.stream:
-            speed.observe_whole(tokens=tokens, answer_tokens=answer_tokens, seconds=self._first_after, now=now)
-            return
-        speed.observe(tokens=tokens, seconds=self._first_after, now=now)
-        if answer_tokens is not None:
-            speed.observe_decoding(tokens=answer_tokens - 1, seconds=now - self._sent_at - self._first_after)
-        self._metrics.first_token(self.lane.url, seconds=self._first_after)
+        self._dispatch.learn(
+            prompt_tokens=outcome.prompt_tokens,
+            cached_tokens=outcome.reported or 0,
+            answer_tokens=answer_tokens,
+            streamed=self._plan.request.stream,
+            now=now,
+        )
+        if self._plan.request.stream and self._dispatch.first_after is not None:
+            self._metrics.first_token(self.lane.url, seconds=self._dispatch.first_after)
