@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from router.front.headers import REPLICA_HEADER
+from router.front.headers import PIN_HEADER, REPLICA_HEADER
 
 __all__ = ["CHAT_PATH", "COMPLETIONS_PATH", "Answer", "BenchClient", "Reply", "RequestError"]
 
@@ -131,11 +131,15 @@ class Answer:
 
 
 class BenchClient:
-    """Sends request bodies to one base URL; use as many at once as the session's connector allows."""
+    """Sends request bodies to one base URL; use as many at once as the session's connector allows.
 
-    def __init__(self, session: aiohttp.ClientSession, base_url: str) -> None:
+    ``pin`` is the replica that a router is to send all of them to.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession, base_url: str, *, pin: str | None = None) -> None:
         self._session = session
         self._base_url = base_url
+        self._headers = {"Content-Type": "application/json"} | ({} if pin is None else {PIN_HEADER: pin})
 
     async def ask(self, path: str, body: bytes) -> Reply:
         """POST a JSON body and read the answer to its end, streamed or not.
@@ -153,7 +157,7 @@ class BenchClient:
 
     async def _ask(self, url: str, body: bytes) -> Reply:
         answer, sent_at = Answer(), time.perf_counter()
-        async with self._session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
+        async with self._session.post(url, data=body, headers=self._headers) as response:
             if response.status != 200:
                 raise RequestError(f"status {response.status}: {_brief(await response.text())}")
             streamed = response.content_type == "text/event-stream"

@@ -6,6 +6,7 @@ Only the fields that benches read are named; others are ignored.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import aiohttp
@@ -18,6 +19,7 @@ __all__ = [
     "Fault",
     "FleetView",
     "LaneView",
+    "Published",
     "ReplicaView",
     "RequestCounts",
     "RouterError",
@@ -95,10 +97,18 @@ class FleetView(msgspec.Struct, frozen=True):
         """Whether every lane's index has caught up with its engine."""
         return all(lane.stream == LIVE for replica in self.replicas for lane in replica.lanes)
 
+    def tokens(self, url: str) -> TokenCounts:
+        """One replica's sums."""
+        return next(replica.tokens for replica in self.replicas if replica.url == url)
+
     @property
     def positions(self) -> list[int]:
         """Where every event stream stands."""
         return [lane.last_seq for replica in self.replicas for lane in replica.lanes]
+
+
+Published = Callable[[FleetView], Awaitable[list[int]]]
+"""Asks the engines for the number of the last batch that each lane has published, in the order of ``positions``."""
 
 
 class ExplainedLane(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,22 +159,26 @@ class RouterView:
         except TimeoutError:
             raise RouterError(f"the router had not joined every event stream after {seconds:g} s") from None
 
-    async def settled(self, *, quiet_seconds: float, seconds: float) -> FleetView:
-        """The fleet once nothing is in flight and no event stream has moved for ``quiet_seconds``.
+    async def settled(self, published: Published, *, seconds: float) -> FleetView:
+        """The fleet once nothing is in flight and the router stands where every engine does.
+
+        An engine says so itself: a stream that does not move may be one whose events are late.
 
         Raises:
             RouterError: that did not happen within ``seconds``.
         """
-        seen = await self.fleet()
+        fleet, ends = await self.fleet(), None
         try:
             async with asyncio.timeout(seconds):
-                while True:
-                    await asyncio.sleep(quiet_seconds)
-                    before, seen = seen, await self.fleet()
-                    if not seen.in_flight and seen.positions == before.positions:
-                        return seen
+                while fleet.in_flight or fleet.positions != ends:
+                    await asyncio.sleep(POLL_SECONDS)
+                    if not fleet.in_flight:
+                        ends = await published(fleet)
+                    fleet = await self.fleet()
+                return fleet
         except TimeoutError:
-            raise RouterError(f"the fleet did not settle within {seconds:g} s ({seen.in_flight} in flight)") from None
+            where = f"{fleet.in_flight} in flight, event streams at {fleet.positions} of {ends}"
+            raise RouterError(f"the fleet did not settle within {seconds:g} s ({where})") from None
 
     async def _is_ready(self) -> bool:
         status, _ = await self._ask("GET", "/ready")

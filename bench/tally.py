@@ -19,18 +19,22 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Tally:
-    """Replies and failures of one run, and the last request that each replica answered."""
+    """Replies and failures of one run, and the last request of more than a block that each replica answered.
 
-    def __init__(self) -> None:
+    ``width`` is a block's, in tokens: what is shorter can never be found again, so repeating it proves nothing.
+    """
+
+    def __init__(self, *, width: int = 0) -> None:
         self.replies: list[Reply] = []
         self.failures: list[str] = []
         self.last_asked: dict[str, Asked] = {}
         self.late_seconds = 0.0
+        self._width = width
 
     def add(self, asked: Asked, reply: Reply) -> None:
         """Enter a finished answer."""
         self.replies.append(reply)
-        if reply.replica is not None:
+        if reply.replica is not None and reply.prompt_tokens > self._width:
             self.last_asked[reply.replica] = asked
 
     def of(self, replica: str) -> list[Reply]:

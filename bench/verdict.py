@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from bench.router_view import LIVE, ExplainedLane, FleetView, LaneView, ReplicaView
+from bench.router_view import LIVE, ExplainedLane, FleetView, LaneView, ReplicaView, TokenCounts
 from bench.tally import Tally
 
 __all__ = [
@@ -18,12 +18,12 @@ __all__ = [
     "Probe",
     "book_breaches",
     "fault_breaches",
-    "hit_breaches",
     "judge",
     "probe_breaches",
     "request_breaches",
     "stream_breaches",
     "surplus_breaches",
+    "unproved_breaches",
     "width_breaches",
 ]
 
@@ -41,12 +41,17 @@ class Breach(msgspec.Struct, frozen=True):
         return f"{self.where}: {self.detail}"
 
 
-class Probe(msgspec.Struct, frozen=True):
-    """A prompt explained by the router on an idle fleet, and what its replica said when it was asked directly."""
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt that a replica has answered before, repeated on an idle fleet whose router has applied every event.
+
+    ``lane`` is what the router explained beforehand, ``booked`` what it entered for the request; the other counts are
+    those of the answer.
+    """
 
     lane: ExplainedLane
     prompt_tokens: int
     cached_tokens: int
+    booked: TokenCounts
 
 
 def judge(fleet: FleetView, tally: Tally, probes: Sequence[Probe], *, width: int, expected: int) -> list[Breach]:
@@ -55,10 +60,10 @@ def judge(fleet: FleetView, tally: Tally, probes: Sequence[Probe], *, width: int
         *request_breaches(tally, expected=expected),
         *width_breaches(fleet, width=width),
         *stream_breaches(fleet),
-        *hit_breaches(fleet),
         *surplus_breaches(fleet),
         *book_breaches(fleet, tally),
         *fault_breaches(fleet),
+        *unproved_breaches(fleet, probes),
         *probe_breaches(probes, width=width),
     ]
 
@@ -84,14 +89,17 @@ def stream_breaches(fleet: FleetView) -> list[Breach]:
     ]
 
 
-def hit_breaches(fleet: FleetView) -> list[Breach]:
-    """Replicas where hits were predicted and none reported, or the reverse."""
-    breaches = []
-    for replica in fleet.replicas:
-        predicted, reported = replica.tokens.predicted_hit, replica.tokens.reported_hit
-        if bool(predicted) != bool(reported):
-            breaches.append(Breach(replica.url, f"{predicted} hit tokens were predicted, {reported} reported"))
-    return breaches
+def unproved_breaches(fleet: FleetView, probes: Sequence[Probe]) -> list[Breach]:
+    """Replicas whose hits no probe has checked.
+
+    A workload's own sums prove nothing: a router that is told late predicts 0, and is right.
+    """
+    probed = {probe.lane.url for probe in probes}
+    return [
+        Breach(replica.url, f"{hits} hit tokens were predicted or reported, and no prompt was repeated to check them")
+        for replica in fleet.replicas
+        if (hits := max(replica.tokens.predicted_hit, replica.tokens.reported_hit)) and replica.url not in probed
+    ]
 
 
 def surplus_breaches(fleet: FleetView) -> list[Breach]:
@@ -155,7 +163,9 @@ def _disagreements(probe: Probe, width: int) -> Iterator[str]:
         yield f"router counts {lane.prompt_tokens} tokens in a prompt, the engine {probe.prompt_tokens}"
     if lane.matched_tokens != probe.cached_tokens:
         yield f"{lane.matched_tokens} cached tokens predicted for a repeated prompt, {probe.cached_tokens} reported"
-    elif not probe.cached_tokens and probe.prompt_tokens > width:
+    if (promised := probe.booked.predicted_hit) != (found := probe.booked.reported_hit):
+        yield f"{promised} hit tokens were predicted of a prompt that was repeated on an idle fleet, {found} reported"
+    if not probe.cached_tokens and probe.prompt_tokens > width:
         yield f"nothing of a prompt of {probe.prompt_tokens} tokens is cached just after it was answered"
 
 

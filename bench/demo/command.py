@@ -19,8 +19,8 @@ from bench.children import ChildError
 from bench.client import RequestError
 from bench.demo.chats import ChatScenario
 from bench.demo.models import MODELS, SMOLLM2, TINY
-from bench.demo.run import FleetError, PolicyRun, run_policies
-from bench.demo.scenario import Scenario
+from bench.demo.run import PolicyRun, run_policies
+from bench.demo.scenario import FleetError, Scenario
 from bench.demo.show import comparison, report_table
 from bench.demo.trace import TraceScenario
 from bench.router_view import RouterError

@@ -15,23 +15,20 @@ from rich.console import Console
 
 from bench.children import ChildGroup
 from bench.client import COMPLETIONS_PATH, BenchClient
-from bench.demo.scenario import EngineProcess, Scenario
+from bench.demo.probing import Prober
+from bench.demo.scenario import EngineProcess, FleetError, Scenario
 from bench.demo.show import progress
 from bench.report import PolicyReport, make_report
-from bench.router_view import FleetView, RouterView
+from bench.router_view import RouterView
 from bench.tally import Ask, Tally
-from bench.verdict import Breach, Probe, judge
+from bench.verdict import Breach, judge
 
-__all__ = ["FleetError", "PolicyRun", "run_policies"]
+__all__ = ["PolicyRun", "run_policies"]
 
-READY_SECONDS, SETTLE_SECONDS, QUIET_SECONDS, REQUEST_SECONDS = 60.0, 20.0, 0.2, 60.0
+READY_SECONDS, SETTLE_SECONDS, REQUEST_SECONDS = 60.0, 60.0, 60.0
 READ_BUFFER_BYTES = 1 << 20
 WARM_UP_TOKENS = 200
 _ENGINE_READY, _ROUTER_READY = "kvsteer-engine ready ", "kvsteer-router ready "
-
-
-class FleetError(RuntimeError):
-    """A replica that will not do what the demo needs of it, in one line."""
 
 
 class PolicyRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,19 +74,20 @@ class _Stage:
         router = await self._children.start(
             f"router-{policy}", self._router_command(policy), ready_mark=_ROUTER_READY, seconds=READY_SECONDS
         )
-        view, tally = RouterView(self._session, router.urls[0]), Tally()
+        view, tally = RouterView(self._session, router.urls[0]), Tally(width=self._scenario.width)
         await view.wait_joined(seconds=READY_SECONDS)
         started = time.monotonic()
         with progress(console, policy, total=self._scenario.requests) as advance:
             await self._scenario.play(Ask(BenchClient(self._session, view.base_url), tally, advance))
         seconds = time.monotonic() - started
-        fleet = await view.settled(quiet_seconds=QUIET_SECONDS, seconds=SETTLE_SECONDS)
-        run = await self._judge(policy, fleet, tally, view, seconds)
+        run = await self._judge(policy, tally, view, seconds)
         await self._children.stop(router)
         return run
 
-    async def _judge(self, policy: str, fleet: FleetView, tally: Tally, view: RouterView, seconds: float) -> PolicyRun:
-        probes = await self._probe(view, tally)
+    async def _judge(self, policy: str, tally: Tally, view: RouterView, seconds: float) -> PolicyRun:
+        prober = Prober(self._session, view, settle_seconds=SETTLE_SECONDS)
+        fleet = await prober.level()
+        probes = await prober.probe(tally)
         expected, width = self._scenario.requests, self._scenario.width
         return PolicyRun(
             report=make_report(policy, fleet, tally),
@@ -108,20 +106,6 @@ class _Stage:
                         raise FleetError(f"{url} answers {response.status}: {(await response.text())[:200]}")
             except aiohttp.ClientError as error:
                 raise FleetError(f"{url}: {type(error).__name__} {error}") from None
-
-    async def _probe(self, view: RouterView, tally: Tally) -> list[Probe]:
-        """Repeat the last prompt of each replica to the replica itself, after the router has said what it expects."""
-        expected = [
-            (asked, lane)
-            for replica, asked in tally.last_asked.items()
-            for lane in (await view.explain(asked.body)).lanes
-            if lane.url == replica
-        ]
-        probes = []
-        for asked, lane in expected:
-            reply = await BenchClient(self._session, lane.url).ask(asked.path, asked.body)
-            probes.append(Probe(lane, reply.prompt_tokens, reply.cached_tokens))
-        return probes
 
     def _router_command(self, policy: str) -> list[str]:
         replicas = [part for engine in self._engines for part in ("--replica", engine)]

@@ -9,11 +9,15 @@ from typing import Protocol
 
 from bench.tally import Ask
 
-__all__ = ["DCP_SIZE", "EngineProcess", "Scenario", "engine_command"]
+__all__ = ["DCP_SIZE", "EngineProcess", "FleetError", "Scenario", "engine_command"]
 
 DCP_SIZE = 2
 # The system chooses every port, and the events of a demo concern nobody else: they stay on the loopback interface.
 _EVENTS = '{"publisher":"zmq","endpoint":"tcp://127.0.0.1:0","replay_endpoint":"tcp://127.0.0.1:0","bind":true}'
+
+
+class FleetError(RuntimeError):
+    """A replica that will not do what the demo needs of it, in one line."""
 
 
 @dataclass(frozen=True, kw_only=True)

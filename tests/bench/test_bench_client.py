@@ -125,11 +125,13 @@ async def test_a_failure_is_entered_and_counts_as_done() -> None:
     assert len(done) == 1
 
 
-async def test_the_last_request_of_each_replica_is_kept() -> None:
+async def test_the_last_request_of_each_replica_that_fills_more_than_a_block_is_kept() -> None:
     parts = [delta("a", finish="stop"), {"choices": [], "usage": USAGE}]
     async with serving(streaming(*parts)) as client:
-        ask = Ask(client, Tally(), lambda: None)
-        for body in (b"{}", b'{"n":1}'):
-            await ask(CHAT_PATH, body)
-    assert ask.tally.last_asked["http://a"].body == b'{"n":1}'
-    assert len(ask.tally.of("http://a")) == 2
+        asks = [Ask(client, Tally(width=width), lambda: None) for width in (11, 12)]
+        for ask in asks:
+            for body in (b"{}", b'{"n":1}'):
+                await ask(CHAT_PATH, body)
+    assert asks[0].tally.last_asked["http://a"].body == b'{"n":1}'
+    assert asks[1].tally.last_asked == {}
+    assert [len(ask.tally.of("http://a")) for ask in asks] == [2, 2]

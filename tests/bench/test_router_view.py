@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from bench.router_view import RouterError, RouterView
+from bench.router_view import FleetView, RouterError, RouterView
 
 
 class Router:
@@ -27,6 +27,7 @@ class Router:
         }
         self.in_flight = 0
         self.asked = asyncio.Event()
+        self.published = 3
 
     async def on_ready(self, request: web.Request) -> web.Response:
         return web.Response(status=200 if self.ready else 503)
@@ -42,6 +43,11 @@ class Router:
             "faults": [],
         }
         return web.json_response({"replicas": [replica]})
+
+    async def ends(self, fleet: FleetView) -> list[int]:
+        """Where the engines' streams end."""
+        assert not fleet.in_flight, "what still runs has more to tell"
+        return [self.published]
 
     async def on_explain(self, request: web.Request) -> web.Response:
         return web.json_response({"error": {"message": "no such model"}}, status=404)
@@ -82,23 +88,34 @@ async def test_a_router_that_never_joins_is_given_up(
         await view.wait_joined(seconds=0.2)
 
 
-async def test_a_fleet_has_settled_when_nothing_is_in_flight_and_no_stream_moves(
+async def test_a_fleet_has_settled_when_nothing_is_in_flight_and_the_router_stands_where_its_engines_do(
     router: tuple[Router, RouterView],
 ) -> None:
     served, view = router
-    served.in_flight = 1
-    settling = asyncio.create_task(view.settled(quiet_seconds=0.05, seconds=10))
-    await served.asked.wait()
-    assert not settling.done()
-    served.in_flight, served.lane["last_seq"] = 0, 4
-    assert (await settling).positions == [4]
+    served.in_flight, served.published = 1, 5
+    settling = asyncio.create_task(view.settled(served.ends, seconds=60))
+    for last_seq in (3, 4, 5):
+        served.asked.clear()
+        await served.asked.wait()
+        assert not settling.done()
+        served.in_flight, served.lane["last_seq"] = 0, last_seq
+    assert (await settling).positions == [5]
 
 
-async def test_a_fleet_that_never_settles_is_given_up(router: tuple[Router, RouterView]) -> None:
+@pytest.mark.parametrize(
+    ("in_flight", "published", "where"),
+    [
+        (2, 3, r"2 in flight, event streams at \[3\] of None"),
+        (0, 9, r"0 in flight, event streams at \[3\] of (\[9\]|None)"),
+    ],
+)
+async def test_a_fleet_that_never_settles_is_given_up(
+    router: tuple[Router, RouterView], in_flight: int, published: int, where: str
+) -> None:
     served, view = router
-    served.in_flight = 2
-    with pytest.raises(RouterError, match=r"did not settle within 0\.2 s \(2 in flight\)"):
-        await view.settled(quiet_seconds=0.05, seconds=0.2)
+    served.in_flight, served.published = in_flight, published
+    with pytest.raises(RouterError, match=rf"did not settle within 0\.2 s \({where}\)"):
+        await view.settled(served.ends, seconds=0.2)
 
 
 async def test_a_refusal_and_an_answer_of_another_shape_are_one_line(router: tuple[Router, RouterView]) -> None:

@@ -19,9 +19,10 @@ REPLICA = ReplicaView(
     faults=[],
 )
 PROBE = Probe(
-    ExplainedLane(url="http://a", dp_rank=0, block_size=WIDTH, prompt_tokens=50, matched_tokens=48),
+    lane=ExplainedLane(url="http://a", dp_rank=0, block_size=WIDTH, prompt_tokens=50, matched_tokens=48),
     prompt_tokens=50,
     cached_tokens=48,
+    booked=TokenCounts(prompt=50, predicted_hit=48, reported_hit=48),
 )
 replace = msgspec.structs.replace
 
@@ -92,14 +93,21 @@ def test_a_replica_that_was_asked_nothing_need_not_have_emitted() -> None:
     assert judge(FleetView([REPLICA, idle]), tally(), [PROBE], width=WIDTH, expected=2) == []
 
 
-def test_predicted_hits_with_none_reported_are_a_breach() -> None:
-    broken = found(replica=with_tokens(predicted=60, reported=0))
-    assert "http://a: 60 hit tokens were predicted, 0 reported" in broken
+def test_a_workload_that_outran_its_events_is_no_breach() -> None:
+    assert found(replica=with_tokens(predicted=0, reported=54)) == []
 
 
-def test_reported_hits_with_none_predicted_are_a_breach() -> None:
-    broken = found(replica=with_tokens(predicted=0, reported=54))
-    assert "http://a: 0 hit tokens were predicted, 54 reported" in broken
+@pytest.mark.parametrize(("predicted", "reported"), [(0, 48), (48, 0)])
+def test_hits_of_a_repeated_prompt_that_are_not_booked_as_predicted_are_a_breach(predicted: int, reported: int) -> None:
+    booked = TokenCounts(prompt=50, predicted_hit=predicted, reported_hit=reported)
+    line = f"http://a: {predicted} hit tokens were predicted of a prompt that was repeated on an idle fleet, {reported}"
+    assert found(probe=replace(PROBE, booked=booked)) == [f"{line} reported"]
+
+
+def test_hits_that_no_repeated_prompt_has_checked_are_a_breach() -> None:
+    line = "http://a: 60 hit tokens were predicted or reported, and no prompt was repeated to check them"
+    breaches = judge(FleetView([REPLICA]), tally(), [], width=WIDTH, expected=2)
+    assert [str(breach) for breach in breaches] == [line]
 
 
 def test_predictions_far_above_the_reports_are_a_breach() -> None:
@@ -151,5 +159,6 @@ def test_a_prompt_must_have_one_length_on_both_sides() -> None:
 
 
 def test_agreeing_on_nothing_cached_is_a_breach_too() -> None:
-    dead = replace(with_probe(matched_tokens=0), cached_tokens=0)
+    nothing = TokenCounts(prompt=50, predicted_hit=0, reported_hit=0)
+    dead = replace(with_probe(matched_tokens=0), cached_tokens=0, booked=nothing)
     assert found(probe=dead) == ["http://a: nothing of a prompt of 50 tokens is cached just after it was answered"]
