@@ -44,6 +44,7 @@ FENCES: dict[str, tuple[str, ...]] = {
         "router.conformance.server",
         "bench.*",
     ),
+    "zstandard": ("router.trace.*",),
     "prometheus_client": ("engine.server*", "router.service", "router.front*"),
 }
 ENGINE_EXTRA = ("gguf", "huggingface_hub", "numpy", "safetensors", "torch", "triton")
