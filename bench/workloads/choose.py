@@ -80,6 +80,8 @@ def generated_workload(shape: Shape, *, seed: int) -> Workload:
 
 def _format(path: Path) -> tuple[_Format, int | None]:
     number, line = next(read_lines(path), (0, b""))
+    if not line:
+        raise TraceError(f"{path} is empty")
     try:
         fields = msgspec.json.decode(line, type=_Fields)
         for one in _FORMATS:
