@@ -1,0 +1,1 @@
+"""What a fleet showed, kept: record, show, replay, convert, what-if."""

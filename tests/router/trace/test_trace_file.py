@@ -1,0 +1,165 @@
+"""A ``.kvtrace`` on the disk: whatever is cut off, everything before it is there; damage is named and never hidden."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.trace.chunk import MAGIC, TraceFileError
+from router.trace.reader import TraceReader
+from router.trace.records import Began, FrameHeard, Record, StreamLeft
+from router.trace.writer import TraceWriter
+
+BEGAN = Began(at=1.0, program="test", version="1", source="a test")
+
+
+def frame(seq: int, *, size: int = 40) -> FrameHeard:
+    return FrameHeard(
+        at=seq / 4, lane=1, replayed=False, topic=b"kv", seq=seq, payload=bytes(i * seq % 251 for i in range(size))
+    )
+
+
+def write(path: Path, records: Sequence[Record]) -> list[int]:
+    """Append records; where the file ended after each of them."""
+    ends = []
+    with TraceWriter(path) as writer:
+        for record in records:
+            writer.write(record)
+            ends.append(writer.end)
+    return ends
+
+
+def read(path: Path) -> list[Record]:
+    return list(TraceReader(path))
+
+
+RECORDS: list[Record] = [BEGAN, *map(frame, range(5)), frame(5, size=300_000), StreamLeft(at=9.0, lane=1)]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[int]]:
+    """The bytes of a trace, and where each of its records ends."""
+    path = tmp_path_factory.mktemp("trace") / "whole.kvtrace"
+    ends = write(path, RECORDS)
+    return path.read_bytes(), ends
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.kvtrace"
+    write(path, RECORDS)
+    reader = TraceReader(path)
+    assert (list(reader), reader.torn) == (RECORDS, False)
+    assert list(reader) == RECORDS, "a trace is read as often as it is iterated over"
+
+
+def test_records_are_compressed_with_those_before_them(tmp_path: Path) -> None:
+    repeated = [BEGAN, *[frame(7, size=1_000)] * 50]
+    assert write(tmp_path / "a.kvtrace", repeated)[-1] < 5_000
+
+
+@given(cut=st.integers(0, 10**9))
+def test_a_file_cut_anywhere_gives_all_records_before_the_cut(
+    cut: int, written: tuple[bytes, list[int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A killed recorder leaves its file at any byte: what was whole stays, and the next recorder goes on behind it."""
+    whole, ends = written
+    cut %= len(whole) + 1
+    path = tmp_path_factory.getbasetemp() / "cut.kvtrace"
+    path.write_bytes(whole[:cut])
+    kept = sum(end <= cut for end in ends)
+    reader = TraceReader(path)
+    assert list(reader) == RECORDS[:kept]
+    assert reader.torn == (cut not in (len(MAGIC), *ends))
+    write(path, [BEGAN, frame(77)])
+    assert read(path) == [*RECORDS[:kept], BEGAN, frame(77)]
+
+
+@given(place=st.integers(0, 10**9), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_named_and_nothing_behind_it_is_cut_off(
+    place: int, bit: int, written: tuple[bytes, list[int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    whole, ends = written
+    place = len(MAGIC) + place % (ends[4] - len(MAGIC))  # in one of the first records
+    damaged = bytearray(whole)
+    damaged[place] ^= 1 << bit
+    path = tmp_path_factory.getbasetemp() / "damaged.kvtrace"
+    path.write_bytes(damaged)
+    number = sum(end <= place for end in ends) + 1
+    begin = [len(MAGIC), *ends][number - 1]
+    good = []
+    with pytest.raises(TraceFileError, match=rf"damaged\.kvtrace, record {number} at byte {begin}: damaged"):
+        good.extend(TraceReader(path))
+    with pytest.raises(TraceFileError, match=f"record {number} at byte {begin}"):
+        TraceWriter(path)
+    assert path.read_bytes() == bytes(damaged)
+
+
+def test_a_second_recorder_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.kvtrace"
+    with TraceWriter(path) as writer:
+        writer.write(BEGAN)
+        with pytest.raises(TraceFileError, match="another recorder"):
+            TraceWriter(path)
+    assert read(path) == [BEGAN]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"topic": "kv", "seq": 0}\n', r"is no \.kvtrace file"),
+        (MAGIC[:-1] + b"\x09" + b"x" * 40, "version 9; known here is version 1"),
+    ],
+)
+def test_what_is_no_trace_is_left_alone(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    for attempt in (lambda: read(path), lambda: TraceWriter(path)):
+        with pytest.raises(TraceFileError, match=said):
+            attempt()
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("path", ["missing/a.kvtrace", ""])
+def test_a_path_that_cannot_be_opened_is_named(path: str, tmp_path: Path) -> None:
+    with pytest.raises(TraceFileError, match=str(tmp_path / path)):
+        TraceWriter(tmp_path / path)
+    with pytest.raises(TraceFileError, match=str(tmp_path / path)):
+        read(tmp_path / path)
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from router.trace.chunk import TraceFileError
+from router.trace.writer import TraceWriter
+from router.trace.records import Began, FrameHeard
+import random
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+chance = random.Random(1)
+writer = TraceWriter(Path(sys.argv[1]))
+writer.write(Began(at=1.0, program="test", version="1", source="a test"))
+try:
+    for seq in range(1000):
+        payload = chance.randbytes(1_500)
+        writer.write(FrameHeard(at=1.0, lane=1, replayed=False, topic=b"", seq=seq, payload=payload))
+except TraceFileError as error:
+    print(seq, error)
+"""
+
+
+def test_a_full_disk_costs_the_record_that_did_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "full.kvtrace"
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=True)
+    failed, said = done.stdout.split(" ", 1)
+    assert said.startswith(f"cannot write {path} past byte {path.stat().st_size}: File too large")
+    reader = TraceReader(path)
+    records = list(reader)
+    assert (len(records) - 1, reader.torn) == (int(failed), False)
