@@ -42,6 +42,8 @@ class Exchange:
         )
         self._timer = None if plan.request.stream else self._expect_prefilled(now)
         self.lane.tally.routed += 1
+        self._report: Report | None = None
+        self._recorded = None if receipt.tape is None else receipt.tape.routed(plan, decision)
 
     def __enter__(self) -> Self:
         return self
@@ -52,6 +54,9 @@ class Exchange:
         if self._timer is not None:
             self._timer.cancel()
         self._dispatch.end()
+        tape = self._receipt.tape
+        if tape is not None and self._recorded is not None:
+            tape.served(self._recorded, first_after=self._dispatch.first_after, report=self._report)
 
     def _expect_prefilled(self, now: float) -> asyncio.TimerHandle:
         """An answer that comes at once shows no first token: take the time it should need, by the learnt speed."""
@@ -69,7 +74,7 @@ class Exchange:
         """
         if report is None:
             return
-        self._receipt.reported = report.cached_tokens
+        self._report, self._receipt.reported = report, report.cached_tokens
         if self._plan.request.prompts > 1:
             return
         outcome = Outcome(

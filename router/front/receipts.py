@@ -19,6 +19,7 @@ from router.fleet.lane import Lane
 from router.front.errors import ApiError
 from router.front.headers import CLIENT_ID_HEADER, REQUEST_ID_HEADER
 from router.front.plan import Plan
+from router.front.tape import RequestTape
 from router.front.views import Chosen, ExplainedLane, explanation
 
 __all__ = ["Receipt", "ReceiptView", "Receipts", "receipt_view", "with_request_id"]
@@ -30,7 +31,7 @@ class Receipt:
     """One request. Times are seconds since the epoch; None: that has not happened.
 
     ``decisions`` has one entry an attempt, ``failures`` why each attempt but the last one was given up, and in the end
-    why the request was. ``reported`` is what the engine said it had cached.
+    why the request was. ``reported`` is what the engine said it had cached. ``tape`` is where attempts are recorded.
     """
 
     __slots__ = (
@@ -48,10 +49,12 @@ class Receipt:
         "route",
         "status",
         "stream",
+        "tape",
     )
 
-    def __init__(self, number: str, *, route: str, client_id: str | None) -> None:
+    def __init__(self, number: str, *, route: str, client_id: str | None, tape: RequestTape | None = None) -> None:
         self.id = number
+        self.tape = tape
         self.route = route
         self.client_id = client_id
         self.model: str | None = None
@@ -97,8 +100,9 @@ _KEY = web.RequestKey("receipt", Receipt)
 class Receipts:
     """The last ``limit`` receipts. Ids cannot be guessed from one router to the next, and are never given twice."""
 
-    def __init__(self, *, limit: int) -> None:
+    def __init__(self, *, limit: int, tape: RequestTape | None = None) -> None:
         self._limit = limit
+        self._tape = tape
         self._by_id: OrderedDict[str, Receipt] = OrderedDict()
         self._prefix = secrets.token_hex(6)
         self._opened = 0
@@ -111,7 +115,10 @@ class Receipts:
         self._opened += 1
         client_id = http.headers.get(CLIENT_ID_HEADER)
         receipt = Receipt(
-            f"{self._prefix}-{self._opened}", route=route, client_id=client_id and client_id[:MAX_CLIENT_ID]
+            f"{self._prefix}-{self._opened}",
+            route=route,
+            client_id=client_id and client_id[:MAX_CLIENT_ID],
+            tape=self._tape,
         )
         http[_KEY] = self._by_id[receipt.id] = receipt
         if len(self._by_id) > self._limit:

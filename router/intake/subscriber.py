@@ -60,8 +60,12 @@ class Subscriber:
         limits: SubscriberLimits | None = None,
         context: zmq.asyncio.Context | None = None,
         clock: Callable[[], float] = time.time,
+        stream: LaneStream | None = None,
     ) -> None:
-        """``topic`` is a prefix; an empty one takes everything. A ``context`` given is shared and stays open."""
+        """``topic`` is a prefix; an empty one takes everything. A ``context`` given is shared and stays open.
+
+        ``stream`` is handed in, fresh, by whoever wants to see what it is told.
+        """
         self._address = address
         self._topic = topic
         self._index = index
@@ -70,7 +74,7 @@ class Subscriber:
         self._owns_context = context is None
         self._context = context or zmq.asyncio.Context()
         self._clock = clock
-        self._stream = LaneStream(can_replay=address.replay_endpoint is not None, limits=self._limits.stream)
+        self._stream = stream or LaneStream(can_replay=address.replay_endpoint is not None, limits=self._limits.stream)
         self._lock = asyncio.Lock()
         self._wanted: AskReplay | None = None
         self._wake = asyncio.Event()
