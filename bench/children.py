@@ -107,6 +107,19 @@ class ChildGroup:
         Raises:
             ChildError: it, or another child of the group, ended first, or ``seconds`` went by.
         """
+        child = await self._launch(name, command, ready_mark=ready_mark, ready_count=ready_count)
+        try:
+            async with asyncio.timeout(seconds):
+                await self.supervise(child.ready.wait())
+        except TimeoutError:
+            raise ChildError(f"{name} was not ready after {seconds:g} s; its output ends:\n{child.tail()}") from None
+        return child
+
+    async def launch(self, name: str, command: Sequence[str]) -> Child:
+        """Start a command that does not say when it is ready: whoever needs it asks for it."""
+        return await self._launch(name, command, ready_mark="", ready_count=0)
+
+    async def _launch(self, name: str, command: Sequence[str], *, ready_mark: str, ready_count: int) -> Child:
         # A session of its own: Ctrl-C reaches this process only, which then stops its children in order.
         process = await asyncio.create_subprocess_exec(
             *tethered(command), stdout=PIPE, stderr=STDOUT, start_new_session=True, env=self._env
@@ -117,11 +130,6 @@ class ChildGroup:
         watcher = asyncio.create_task(self._watch(child), name=f"watch {name}")
         self._tasks.add(watcher)
         watcher.add_done_callback(self._tasks.discard)
-        try:
-            async with asyncio.timeout(seconds):
-                await self.supervise(child.ready.wait())
-        except TimeoutError:
-            raise ChildError(f"{name} was not ready after {seconds:g} s; its output ends:\n{child.tail()}") from None
         return child
 
     async def stop(self, child: Child) -> None:
