@@ -51,9 +51,11 @@ class Entry:
 
 
 class RoutedPrompts:
-    """One lane's `Memory`, of everything that was sent to it lately."""
+    """One lane's `Memory`, of everything that was sent to it lately, within ``max_keys`` and ``keep_seconds``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_keys: int = MAX_KEYS, keep_seconds: float = KEEP_SECONDS) -> None:
+        self._max_keys = max_keys
+        self._keep_seconds = keep_seconds
         self._entries: OrderedDict[int, Entry] = OrderedDict()
 
     def __len__(self) -> int:
@@ -72,7 +74,7 @@ class RoutedPrompts:
                 self._entries.move_to_end(key)
             entry.at = now
             entry.uses += 1
-        while len(self._entries) > MAX_KEYS:
+        while len(self._entries) > self._max_keys:
             self._entries.popitem(last=False)
         return Routed(self._entries, brought)
 
@@ -90,4 +92,4 @@ class RoutedPrompts:
 
     def _holds(self, key: int, now: float) -> bool:
         entry = self._entries.get(key)
-        return entry is not None and now - entry.at < KEEP_SECONDS
+        return entry is not None and now - entry.at < self._keep_seconds
