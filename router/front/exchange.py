@@ -63,6 +63,11 @@ class Exchange:
         dispatch, after = self._dispatch, self._dispatch.expected()
         return asyncio.get_running_loop().call_later(after, lambda: dispatch.prefilled(now=now + after))
 
+    @property
+    def counts_were_added(self) -> bool:
+        """Whether the stream carries token counts that only the router asked for."""
+        return self._plan.request.wants_counts_added
+
     def first_token(self, *, now: float) -> None:
         """The answer has begun, or is there at once: the engine has computed the prompt."""
         self._dispatch.first_token(now=now)

@@ -1,18 +1,17 @@
-"""Sends a request to the chosen engine and its answer back, as it comes.
+"""Sends a request to the chosen engine, and to a second one where that may bring an answer.
 
 Until the client has been given a byte, an engine that breaks off, is full (429, 503) or fails (other 5xx) costs one
 more try on one other replica; the second answer is passed on, whatever it is. An engine that cannot be connected to, or
 that does not answer a greeting before the second try, was asked nothing, and is no try. After the first byte nothing is
-tried again: a stream ends with an error event, anything else is cut off visibly. An engine that is silent for too long
-is a 504 and not replaced: it may still be computing. A client that leaves takes its request with it: the handler is
-cancelled, which closes the engine's connection.
+tried again. An engine that is silent for too long is a 504 and not replaced: it may still be computing. A client that
+leaves takes its request with it: the handler is cancelled, which closes the engine's connection.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 
@@ -26,23 +25,20 @@ from router.fleet.identity import Engine
 from router.fleet.lane import Lane
 from router.fleet.prober import tell_failure
 from router.fleet.replica import Replica
-from router.front.errors import ApiError, error_event
+from router.front.answers import Answers
+from router.front.engine_client import EngineClient
+from router.front.errors import ApiError
 from router.front.exchange import Exchange
-from router.front.headers import RANK_HEADER, REPLICA_HEADER, Headers, ToEngine, for_client
+from router.front.headers import RANK_HEADER, ToEngine
 from router.front.metrics import RequestMetrics
 from router.front.plan import Plan
 from router.front.receipts import Receipt
-from router.front.request import Route, payload, upstream_body
+from router.front.request import Route, upstream_body
 from router.front.retry import RetryBudget, may_be_asked_elsewhere
-from router.proof.report import read_report
-from router.proof.sse import EventTap
 
 __all__ = ["Relay"]
 
 _LOG = logging.getLogger(__name__)
-WHOLE_BYTES = 8 * 1024 * 1024
-_EVENT_STREAM = "text/event-stream"
-_OK = HTTPStatus.OK
 _TAKE_IDS = {
     Route.COMPLETIONS: (Engine.KVSTEER, Engine.SGLANG, Engine.VLLM),
     Route.GENERATE: (Engine.KVSTEER, Engine.SGLANG),
@@ -83,14 +79,14 @@ class Relay:
         idle_timeout: float,
         expose_replica: bool,
     ) -> None:
-        self._session = session
+        self._engines = EngineClient(session)
         self._fresh = fresh
+        self._fresh_engines = EngineClient(fresh)
         self._fleet = fleet
         self._chooser = chooser
         self._metrics = metrics
         self._to_engine = to_engine
-        self._idle_timeout = idle_timeout
-        self._expose_replica = expose_replica
+        self._answers = Answers(fleet=fleet, metrics=metrics, idle_timeout=idle_timeout, expose_replica=expose_replica)
         self._budget = RetryBudget()
 
     async def serve(self, http: web.Request, plan: Plan, receipt: Receipt) -> web.StreamResponse:
@@ -140,21 +136,17 @@ class Relay:
                 *(field for field in headers if field[0].lower() != RANK_HEADER.lower()),
                 (RANK_HEADER, str(rank)),
             ]
-        body = payload(upstream_body(request, dp_rank=rank, tokens=self._ids_for(replica, plan)))
-        session = self._session
+        body = upstream_body(request, dp_rank=rank, tokens=self._ids_for(replica, plan))
+        engines = self._engines
         if len(receipt.decisions) > 1:
-            session = self._fresh
+            engines = self._fresh_engines
             await self._greet(replica)
         with self._losses(replica):
-            async with session.post(
-                lane.url + http.path_qs, data=body, headers=headers, allow_redirects=False
-            ) as upstream:
+            async with engines.post(lane.url, http.rel_url.raw_path_qs, body=body, headers=headers) as upstream:
                 self._judge(upstream.status, replica)
                 if self._asks_elsewhere(upstream.status, plan, receipt):
                     raise _LostError(f"{lane.url} answered {upstream.status}", handed_over=True)
-                if upstream.status == _OK and upstream.content_type == _EVENT_STREAM:
-                    return await self._stream(http, upstream, exchange, strip_usage=request.wants_counts_added)
-                return await self._whole(http, upstream, exchange)
+                return await self._answers.give(http, upstream, exchange)
 
     async def _greet(self, replica: Replica) -> None:
         """Let an engine show that it is there: any answer will do.
@@ -200,112 +192,3 @@ class Relay:
             self._fleet.report(url, tell_failure(error))
             handed_over = not isinstance(error, _NOT_HANDED_OVER)
             raise _LostError(f"{url}: {error or type(error).__name__}", handed_over=handed_over) from error
-
-    def _expect_more(self, upstream: aiohttp.ClientResponse) -> None:
-        """The answer has begun: from here on the engine may be silent for as long as an engine that answers may."""
-        connection = upstream.connection
-        if connection is not None and connection.protocol is not None:
-            connection.protocol.read_timeout = self._idle_timeout
-
-    # An answer that comes at once
-
-    async def _whole(
-        self, http: web.Request, upstream: aiohttp.ClientResponse, exchange: Exchange
-    ) -> web.StreamResponse:
-        """Read the answer to its end before the client gets any of it, so that a broken one can still be replaced."""
-        self._expect_more(upstream)
-        body = bytearray()
-        async for chunk in upstream.content.iter_any():
-            body += chunk
-            if len(body) > WHOLE_BYTES:
-                return await self._pass_on(http, upstream, exchange, bytes(body))
-        if upstream.status == _OK:
-            now = time.monotonic()
-            exchange.first_token(now=now)
-            exchange.finished(read_report(body), now=now)
-        return web.Response(body=bytes(body), status=upstream.status, headers=self._headers(upstream, exchange))
-
-    async def _pass_on(
-        self, http: web.Request, upstream: aiohttp.ClientResponse, exchange: Exchange, begun: bytes
-    ) -> web.StreamResponse:
-        """An answer too large to hold: what was read, then the rest as it comes. Its report is not looked for."""
-        exchange.first_token(now=time.monotonic())
-        response = web.StreamResponse(status=upstream.status, headers=self._headers(upstream, exchange))
-        await response.prepare(http)
-        await _write(response, begun)
-        try:
-            async for chunk in upstream.content.iter_any():
-                await _write(response, chunk)
-        except aiohttp.ClientError as error:
-            self._broke_off(exchange, error)
-            if http.transport is not None:
-                http.transport.abort()  # the one way to tell the client that this is not the end
-            return response
-        await response.write_eof()
-        return response
-
-    # An answer that streams
-
-    async def _stream(
-        self, http: web.Request, upstream: aiohttp.ClientResponse, exchange: Exchange, *, strip_usage: bool
-    ) -> web.StreamResponse:
-        chunks = upstream.content.iter_any()
-        first = await anext(chunks, b"")  # before the client's answer begins: until here another engine can take over
-        exchange.first_token(now=time.monotonic())
-        self._expect_more(upstream)
-        tap = EventTap(strip_usage=strip_usage)
-        response = web.StreamResponse(status=upstream.status, headers=self._headers(upstream, exchange))
-        await response.prepare(http)
-        await _write(response, tap.feed(first))
-        await self._rest_of_stream(chunks, response, tap, exchange)
-        await response.write_eof()
-        exchange.finished(tap.report, now=time.monotonic())
-        return response
-
-    async def _rest_of_stream(
-        self, chunks: AsyncIterator[bytes], response: web.StreamResponse, tap: EventTap, exchange: Exchange
-    ) -> None:
-        while True:
-            try:
-                chunk = await anext(chunks, None)
-            except aiohttp.ClientError as error:
-                self._broke_off(exchange, error)
-                await _write(response, _last_words(tap, exchange.lane.url))
-                return
-            if chunk is None:
-                await _write(response, tap.finish())
-                return
-            await _write(response, tap.feed(chunk))
-
-    def _broke_off(self, exchange: Exchange, error: aiohttp.ClientError) -> None:
-        url = exchange.lane.url
-        _LOG.warning("%s broke off an answer: %s", url, error or type(error).__name__)
-        self._metrics.broke_off(url)
-        self._fleet.report(url, tell_failure(error))
-
-    def _headers(self, upstream: aiohttp.ClientResponse, exchange: Exchange) -> Headers:
-        headers = for_client(upstream.headers)
-        if self._expose_replica:
-            headers.append((REPLICA_HEADER, exchange.lane.url))
-        return headers
-
-
-async def _write(response: web.StreamResponse, chunk: bytes) -> None:
-    """Send to the client, as fast as it reads.
-
-    Raises:
-        ConnectionAbortedError: the client is gone; not one of aiohttp's, which speak of engines in this module.
-    """
-    if not chunk:
-        return
-    try:
-        await response.write(chunk)
-    except ConnectionError as error:
-        raise ConnectionAbortedError("the client is gone") from error
-
-
-def _last_words(tap: EventTap, url: str) -> bytes:
-    """An error event; where the client was left inside another event, that one is ended first."""
-    message = f"{url} broke off the answer"
-    event = error_event(ApiError(message, status=HTTPStatus.BAD_GATEWAY, code="engine_lost"))
-    return b"\n\n" + event if tap.broken_off else event
