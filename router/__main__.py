@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import uvloop
 
@@ -24,8 +26,12 @@ from router.flags import BAD_FLAGS_STATUS, PROGRAM, REPLAY, SERVE, parse_replay,
 from router.front.server import BindError
 from router.replay import run_replay
 from router.service import serving
+from router.trace.chunk import TraceFileError
+from router.trace.recorder import Recorder, recording
 
 __all__ = ["main"]
+
+_LOG = logging.getLogger("router")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,18 +67,29 @@ def _serve(config: RouterConfig) -> int:
     except TokenizerFileError as error:
         return _complain(f"--tokenizer: {error}", BAD_FLAGS_STATUS)
     try:
-        uvloop.run(_run(config, tokenizer))
-    except BindError as error:
+        with _recording(config) as recorder:
+            uvloop.run(_run(config, tokenizer, recorder))
+    except (BindError, TraceFileError) as error:
         return _complain(str(error), 1)
     return 0
 
 
-async def _run(config: RouterConfig, tokenizer: Tokenizer | None) -> None:
+def _recording(config: RouterConfig) -> AbstractContextManager[Recorder | None]:
+    if not config.trace_out:
+        return nullcontext()
+    return recording(
+        Path(config.trace_out),
+        source=f"{PROGRAM} {SERVE}",
+        failed=lambda error: _LOG.error("recording ends: %s", error),
+    )
+
+
+async def _run(config: RouterConfig, tokenizer: Tokenizer | None, recorder: Recorder | None) -> None:
     """Serve until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with serving(config, tokenizer=tokenizer) as url:
+    async with serving(config, tokenizer=tokenizer, recorder=recorder) as url:
         print(f"{PROGRAM} ready {url}", flush=True)
         await stop.wait()
 

@@ -91,6 +91,8 @@ class RouterConfig:
     admin_key: str = _option("", "key that changes to the fleet need")
     replica_key: str = _option("", "key to send to replicas, in place of what a client sent")
     receipts: int = _option(1000, "requests that are remembered for /requests/ID")
+    trace_out: str = _option("", "record events and routed requests to this .kvtrace file; one that exists goes on")
+    trace_tokens: bool = _option(False, "record the token ids of prompts too, not only their hashes")
     drain_timeout: float = _option(10.0, "seconds that running requests get to end after SIGTERM")
     overrides: Mapping[str, Override] = field(default_factory=dict, metadata={"flag": None, "in_file": False})
     log_level: str = _option("info", "least severe log line", choices=("debug", "info", "warning", "error"))

@@ -45,15 +45,21 @@ from router.intake.index import BlockIndex, LaneHandle
 from router.intake.subscriber import Context, Subscriber
 from router.proof.diagnosis import Diagnosis
 from router.proof.fault import Code
+from router.trace.recorder import Recorder
+from router.trace.request_recorder import RequestRecorder
+from router.trace.taped_stream import TapedSubscriber
 
-__all__ = ["serving"]
+__all__ = ["serving", "watching"]
 
 
 @asynccontextmanager
-async def serving(config: RouterConfig, *, tokenizer: Tokenizer | None) -> AsyncIterator[str]:
+async def serving(
+    config: RouterConfig, *, tokenizer: Tokenizer | None, recorder: Recorder | None = None
+) -> AsyncIterator[str]:
     """A running router; the URL it listens on. ``tokenizer`` is what ``config.tokenizer`` names, loaded.
 
-    On the way out requests end first, while their engines are still known; then streams and connections.
+    On the way out requests end first, while their engines are still known; then the recording, then streams and
+    connections, whose end says nothing of the engines.
 
     Raises:
         BindError: the address cannot be listened on.
@@ -68,8 +74,8 @@ async def serving(config: RouterConfig, *, tokenizer: Tokenizer | None) -> Async
     )
     with Context() as context:
         async with make_session(keep_connections=True) as session, make_session(keep_connections=False) as fresh:
-            fleet = _make_fleet(config, session, index, context, diagnosis)
-            server = _make_server(config, session, fresh, fleet, index, diagnosis, tokenizer)
+            fleet = _make_fleet(config, session, index, context, diagnosis, recorder)
+            server = _make_server(config, session, fresh, fleet, index, diagnosis, tokenizer, recorder)
             try:
                 url = await server.start()
                 fleet.start()
@@ -77,6 +83,28 @@ async def serving(config: RouterConfig, *, tokenizer: Tokenizer | None) -> Async
                     yield url
             finally:
                 await server.close()
+                if recorder is not None:
+                    recorder.end()
+                await fleet.close()
+
+
+@asynccontextmanager
+async def watching(config: RouterConfig, *, recorder: Recorder) -> AsyncIterator[Fleet]:
+    """A fleet that is watched and recorded, and that nothing is routed to."""
+    index = BlockIndex()
+    with Context() as context:
+        async with engine_session(
+            connect_timeout=config.connect_timeout,
+            first_byte_timeout=config.first_byte_timeout,
+            replica_key=config.replica_key,
+            keep_connections=True,
+        ) as session:
+            fleet = _make_fleet(config, session, index, context, Diagnosis(index), recorder)
+            try:
+                fleet.start()
+                yield fleet
+            finally:
+                recorder.end()
                 await fleet.close()
 
 
@@ -92,9 +120,11 @@ def _make_fleet(
     index: BlockIndex,
     context: Context,
     diagnosis: Diagnosis,
+    recorder: Recorder | None,
 ) -> Fleet:
-    def subscribe(address: LaneAddress, topic: str, handle: LaneHandle) -> Subscriber:
-        return Subscriber(address=address, topic=topic, index=index, handle=handle, context=context)
+    def subscribe(url: str, address: LaneAddress, topic: str, handle: LaneHandle) -> Subscriber:
+        make = Subscriber if recorder is None else partial(TapedSubscriber, recorder, url=url)
+        return make(address=address, topic=topic, index=index, handle=handle, context=context)
 
     def make_lane(url: str, dp_rank: int, speed: ReplicaSpeed) -> Lane:
         return Lane(
@@ -104,12 +134,17 @@ def _make_fleet(
             speed=speed,
             load=loads.of(url, dp_rank),
             recent=memory_of(config.policy),
-            subscribe=subscribe,
+            subscribe=partial(subscribe, url),
         )
 
     def make_replica(url: str) -> Replica:
         breaker = Breaker(pause=config.probe_interval)
         return Replica(url, speed=speed.replica(), breaker=breaker, make_lane=make_lane)
+
+    def after_look(replica: Replica) -> None:
+        diagnosis.review(replica)
+        if recorder is not None:
+            recorder.looked(replica)
 
     speed, loads = FleetSpeed(), Loads()
     return Fleet(
@@ -117,7 +152,7 @@ def _make_fleet(
         make_replica=make_replica,
         prober=Prober(session, timeout=config.probe_timeout, overrides=config.overrides),
         interval=config.probe_interval,
-        after_look=diagnosis.review,
+        after_look=after_look,
     )
 
 
@@ -129,6 +164,7 @@ def _make_server(
     index: BlockIndex,
     diagnosis: Diagnosis,
     tokenizer: Tokenizer | None,
+    recorder: Recorder | None,
 ) -> HttpServer:
     remote = RemoteTokenizer(session, timeout=config.probe_timeout) if config.tokenizer == AUTO else None
     tokenization = Tokenization(fixed=tokenizer, remote=remote, send_ids=SendIds(config.send_token_ids))
@@ -142,7 +178,8 @@ def _make_server(
     planner = Planner(fleet, tokenization)
     wishes = WishReader(session_header=config.session_header)
     to_engine = partial(for_engine, authorization=not config.replica_key and not config.api_keys)
-    receipts = Receipts(limit=config.receipts)
+    tape = None if recorder is None else RequestRecorder(recorder, with_tokens=config.trace_tokens)
+    receipts = Receipts(limit=config.receipts, tape=tape)
     bodies = BodyReader(max_bytes=config.max_body_bytes, timeout=config.body_timeout)
     keys = Keys(clients=config.api_keys, admin=config.admin_key or None, loopback=config.loopback)
     relay = Relay(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -197,7 +197,7 @@ def decode_record(raw: bytes) -> Record:
     return _DECODER.decode(raw)
 
 
-def pack_keys(keys: Sequence[int]) -> bytes:
+def pack_keys(keys: Iterable[int]) -> bytes:
     """Keys as ``PrefixKeys`` holds them."""
     return _packed("Q", keys)
 
@@ -211,7 +211,7 @@ def pack_ids(ids: Sequence[int]) -> bytes:
     return _packed("I", ids)
 
 
-def _packed(code: str, numbers: Sequence[int]) -> bytes:
+def _packed(code: str, numbers: Iterable[int]) -> bytes:
     packed = array(code, numbers)
     if sys.byteorder == "big":
         packed.byteswap()
