@@ -1,0 +1,1 @@
+"""Routers side by side: what each adds to a request, what it costs, and whether it chose right."""

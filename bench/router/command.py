@@ -1,0 +1,98 @@
+"""``python -m bench router``: its flags, and who is measured here."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvloop
+
+from bench.children import ChildError, ChildGroup
+from bench.client import RequestError
+from bench.figures import as_json, as_text
+from bench.router.cases import every_case
+from bench.router.lexicon import Lexicon, write_lexicon
+from bench.router.measure import Plan, measure
+from bench.router.routers import KVSTEER, SMG, VLLM_ROUTER, Router, missing
+from bench.router.stage import set_stage
+
+__all__ = ["add_command"]
+
+_ROUTERS = (
+    Router(product=KVSTEER, policy="kv"),
+    Router(product=VLLM_ROUTER, policy="kv_aware"),
+    Router(product=VLLM_ROUTER, policy="round_robin"),
+    Router(product=SMG, policy="cache_aware"),
+)
+_LENGTHS = (200, 8192)
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``router`` to the commands."""
+    parser = commands.add_parser("router", help="measure what routers add to a request and cost, ours and peers'")
+    parser.add_argument("--runs", type=_count, default=3, help="figures are medians of so many (default: 3)")
+    parser.add_argument("--seed", type=int, default=0, help="of the prompts (default: 0)")
+    parser.add_argument("--quick", action="store_true", help="few requests: to see that it works, not how fast")
+    parser.add_argument(
+        "--only", nargs="+", metavar="ROUTER", help="of " + ", ".join(router.name for router in _ROUTERS)
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.set_defaults(run=_run)
+
+
+def _count(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def _run(args: argparse.Namespace) -> int:
+    names = [router.name for router in _ROUTERS]
+    if unknown := sorted(set(args.only or ()) - set(names)):
+        return _complain(f"no router is called {unknown[0]}; there are {', '.join(names)}")
+    wanted = [router for router in _ROUTERS if not args.only or router.name in args.only]
+    routers = [router for router in wanted if not _say_missing(router)]
+    for router in routers:
+        if not router.takes_ids:
+            _say(f"{router.name} answers 400 to token ids: it is asked texts only")
+    plan = Plan(
+        cases=every_case(_LENGTHS),
+        runs=args.runs,
+        one_by_one=12 if args.quick else 120,
+        at_once=48 if args.quick else 640,
+        seed=args.seed,
+    )
+    try:
+        uvloop.run(_print_figures(routers, plan, json=args.json))
+    except (ChildError, RequestError) as error:
+        return _complain(str(error))
+    return 0
+
+
+async def _print_figures(routers: Sequence[Router], plan: Plan, *, json: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="kvsteer-bench-") as name:
+        folder = Path(name)
+        write_lexicon(folder)
+        async with ChildGroup(folder) as children:
+            subjects = await children.supervise(set_stage(children, routers, folder))
+            async for one in measure(subjects, Lexicon(folder), plan):
+                print(as_json(one) if json else as_text(one), flush=True)
+
+
+def _say_missing(router: Router) -> bool:
+    why = missing(router)
+    if why is not None:
+        _say(why)
+    return why is not None
+
+
+def _say(line: str) -> None:
+    print(f"bench router: {line}", file=sys.stderr)
+
+
+def _complain(line: str) -> int:
+    _say(line)
+    return 1
