@@ -10,6 +10,7 @@ from typing import NoReturn
 from bench import ranks, smollm2
 from bench.demo import command as demo
 from bench.engine import command as engine
+from bench.fleet import command as fleet
 from bench.router import command as router
 from bench.suite import command as suite
 
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     smollm2.add_command(commands)
     ranks.add_command(commands)
     engine.add_command(commands)
+    fleet.add_command(commands)
     router.add_command(commands)
     suite.add_command(commands)
     args = parser.parse_args(argv)

@@ -1,0 +1,75 @@
+"""``python -m bench fleet``: plays one workload through the same fleet under one policy after the other."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import msgspec
+from rich.console import Console
+
+from bench.figures import as_json
+from bench.fleet.demand import DemandError, demand_of
+from bench.fleet.flags import add_flags, plan_of
+from bench.fleet.outcome import Outcome
+from bench.fleet.plan import FleetPlan
+from bench.fleet.policies.registry import ENTRIES
+from bench.fleet.pooled import pooled_hits
+from bench.fleet.report import Comparison, figures, table
+from bench.fleet.simulation import simulate
+from bench.lines import TraceError
+from bench.workloads.choose import Reading, generated_workload, open_workload
+from bench.workloads.request import Workload
+
+__all__ = ["add_command"]
+
+TABLE_WIDTH = 160
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``fleet`` to the commands."""
+    parser = commands.add_parser("fleet", help="simulate a fleet of caches behind routers of several policies")
+    add_flags(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    try:
+        plan, workload = plan_of(args), _workload(args)
+        compared = _compare(workload, plan, args)
+    except (TraceError, DemandError) as error:
+        return _complain(str(error), status=1)
+    except ValueError as error:
+        return _complain(f"error: {error}", status=2)
+    if args.json:
+        for one in figures(compared):
+            print(as_json(one))
+    else:
+        Console(width=TABLE_WIDTH).print(table(compared))
+    return 0
+
+
+def _workload(args: argparse.Namespace) -> Workload:
+    if args.trace is None:
+        return generated_workload(args.shape, seed=args.seed)
+    return open_workload(args.trace, Reading(block_tokens=args.block_tokens))
+
+
+def _compare(workload: Workload, plan: FleetPlan, args: argparse.Namespace) -> Comparison:
+    demand = demand_of(workload)
+    ceiling = pooled_hits(workload, blocks=plan.replicas * plan.blocks)
+    outcomes: dict[str, list[Outcome]] = {}
+    for policy in dict.fromkeys(args.policy):
+        _say(f"{policy}: {demand.requests} requests on {plan.replicas} replicas")
+        seeded = [msgspec.structs.replace(plan, seed=plan.seed + run) for run in range(args.runs)]
+        outcomes[policy] = [simulate(workload, demand, one, ENTRIES[policy]) for one in seeded]
+    return Comparison(workload=workload, demand=demand, plan=plan, ceiling=ceiling, outcomes=outcomes)
+
+
+def _say(line: str) -> None:
+    print(f"bench fleet: {line}", file=sys.stderr)
+
+
+def _complain(line: str, *, status: int) -> int:
+    _say(line)
+    return status
