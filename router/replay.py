@@ -1,9 +1,8 @@
 """``kvsteer-router replay FILE``: recorded frames through the router's own stream tracking and index, offline.
 
-The file is JSON lines, one PUB message each: ``{"topic", "seq", "payload_b64"}``; other fields are ignored. Lanes are
-told apart by the data-parallel rank inside each batch, rank 0 where it has none. There is no replay endpoint behind a
-file: a hole in the numbers is lost, and a number that goes back, with another payload, is a restart. A payload that is
-no event batch counts as a rejected event of the lane whose turn it is, and its number passes.
+The file is JSON lines (``trace.frame_lines``). There is no replay endpoint behind a file: a hole in the numbers is
+lost, and a number that goes back, with another payload, is a restart. A payload that is no event batch counts as a
+rejected event of the lane whose turn it is, and its number passes.
 
 What comes out is the engine's cache as its events tell it, to be laid beside what the engine really held.
 """
@@ -11,35 +10,24 @@ What comes out is the engine's cache as its events tell it, to be laid beside wh
 from __future__ import annotations
 
 import argparse
-import base64
-import binascii
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
-from contract.events import BlockHash, EventDecodeError, decode_batch
-from contract.framing import MAX_SEQ, Frame
+from contract.events import BlockHash
+from contract.framing import Frame
 from contract.hashing import TokenIdError
 from router.intake.index import BlockIndex, BlockRow, LaneHandle
-from router.intake.stream import Apply, Clear, LaneStream
 from router.intake.stream_report import StreamStatus
 from router.prompt import Prompt
+from router.trace.followed_lane import FollowedLane
+from router.trace.frame_lines import Ranks, RecordingError, read_recording
 
-__all__ = ["LaneRecord", "RecordingError", "add_replay_command", "lane_record", "read_recording", "run_replay"]
-
-
-class RecordingError(ValueError):
-    """A recording that cannot be read; the message names the file and the line."""
-
-
-class _Line(msgspec.Struct):
-    seq: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)]
-    payload_b64: str
-    topic: str = ""
+__all__ = ["LaneRecord", "Recording", "add_replay_command", "lane_record", "read_recording", "run_replay"]
 
 
 class LaneRecord(msgspec.Struct, frozen=True):
@@ -60,62 +48,25 @@ class ReplayRecord(msgspec.Struct, frozen=True):
     matched_tokens: int
 
 
-def read_recording(path: Path) -> Iterator[Frame]:
-    """The frames of a recording, in the order of the file.
-
-    Raises:
-        RecordingError: the file cannot be read, or a line is no recorded frame.
-    """
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield _parse(line, where=f"{path}:{number}")
-    except OSError as error:
-        raise RecordingError(f"{path}: {error.strerror}") from None
-
-
-def _parse(line: bytes, *, where: str) -> Frame:
-    try:
-        fields = msgspec.json.decode(line, type=_Line)
-        payload = base64.b64decode(fields.payload_b64, validate=True)
-    except (msgspec.MsgspecError, binascii.Error, ValueError, RecursionError) as error:
-        raise RecordingError(f"{where}: not a recorded frame: {error}") from None
-    return Frame(fields.topic.encode(), fields.seq, payload)
-
-
-class _Lane:
-    def __init__(self, index: BlockIndex, *, block_size: int | None) -> None:
-        self.stream = LaneStream(can_replay=False)
-        self.handle: LaneHandle = index.add_lane(advertised_width=block_size)
-
-
 class Recording:
     """The lanes of one recording, fed frame by frame."""
 
     def __init__(self, *, block_size: int | None = None) -> None:
         """``block_size`` stands in for a descriptor's."""
         self._index = BlockIndex()
-        self._lanes: dict[int, _Lane] = {}
+        self._lanes: dict[int, FollowedLane] = {}
         self._block_size = block_size
         self._seq: int | None = None
-        self._latest_rank = 0
+        self._ranks = Ranks()
 
     def feed(self, frame: Frame) -> None:
         """Take in the next frame of the file."""
         self._seq = frame.seq
-        self._latest_rank = rank = self._rank(frame)
+        rank = self._ranks.of(frame)
         lane = self._lanes.get(rank)
         if lane is None:
-            lane = self._lanes[rank] = _Lane(self._index, block_size=self._block_size)
-        for action in lane.stream.live(frame, now=0.0):
-            match action:
-                case Apply(batch):
-                    self._index.apply(lane.handle, batch)
-                case Clear():
-                    self._index.clear(lane.handle)
-                case _:
-                    raise AssertionError(f"a stream without replay ordered {action}")
+            lane = self._lanes[rank] = FollowedLane(self._index, can_replay=False, block_size=self._block_size)
+        lane.perform(lane.stream.live(frame, now=0.0))
 
     def record(self, prompt: Prompt | None = None) -> ReplayRecord:
         """The state now, and how much of a prompt the best lane holds."""
@@ -124,14 +75,6 @@ class Recording:
             for rank, lane in sorted(self._lanes.items())
         }
         return ReplayRecord(self._seq, lanes, 0 if prompt is None else self._matched_tokens(prompt))
-
-    def _rank(self, frame: Frame) -> int:
-        """The lane of a frame: by its batch; else the only lane that waits for its number, else the one before."""
-        try:
-            return decode_batch(frame.payload).dp_rank or 0
-        except EventDecodeError:
-            next_ones = [rank for rank, lane in self._lanes.items() if lane.stream.last_seq + 1 == frame.seq]
-            return next_ones[0] if len(next_ones) == 1 else self._latest_rank
 
     def _matched_tokens(self, prompt: Prompt) -> int:
         found = self._index.match(prompt, [lane.handle for lane in self._lanes.values()])
