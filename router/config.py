@@ -32,6 +32,7 @@ _POSITIVE = (
     "body_timeout",
     "write_timeout",
     "max_body_bytes",
+    "max_prompt_ids",
     "max_in_flight",
     "receipts",
 )
@@ -86,6 +87,7 @@ class RouterConfig:
     body_timeout: float = _option(30.0, "seconds a client may take to send a request body")
     write_timeout: float = _option(60.0, "seconds a client may leave an answer unread")
     max_body_bytes: int = _option(32 * _MIB, "largest request body")
+    max_prompt_ids: int = _option(2 * 1024 * 1024, "most token ids in one request")
     max_in_flight: int = _option(4096, "requests taken at once; more are answered 429")
     api_keys: tuple[str, ...] = _option((), "key that clients must send; give one for each key", flag="api-key")
     admin_key: str = _option("", "key that changes to the fleet need")

@@ -36,6 +36,7 @@ from router.front.keys import Keys
 from router.front.metrics import FleetMetrics, RequestMetrics
 from router.front.operations import Operations
 from router.front.plan import Planner
+from router.front.reader import RequestReader
 from router.front.receipts import Receipts
 from router.front.relay import Relay
 from router.front.routed import Routed
@@ -181,6 +182,7 @@ def _make_server(
     tape = None if recorder is None else RequestRecorder(recorder, with_tokens=config.trace_tokens)
     receipts = Receipts(limit=config.receipts, tape=tape)
     bodies = BodyReader(max_bytes=config.max_body_bytes, timeout=config.body_timeout)
+    reader = RequestReader(bodies, max_ids=config.max_prompt_ids)
     keys = Keys(clients=config.api_keys, admin=config.admin_key or None, loopback=config.loopback)
     relay = Relay(
         session,
@@ -205,7 +207,7 @@ def _make_server(
         planner=planner,
         routed=Routed(
             admission=admission,
-            bodies=bodies,
+            reader=reader,
             wishes=wishes,
             planner=planner,
             relay=relay,
@@ -215,6 +217,7 @@ def _make_server(
         operations=Operations(fleet=fleet, index=index, diagnosis=diagnosis, keys=keys, bodies=bodies),
         keys=keys,
         bodies=bodies,
+        reader=reader,
         receipts=receipts,
         registry=registry,
     )

@@ -15,14 +15,17 @@ from router.choice.chooser import Chooser
 from router.fleet.fleet import Fleet
 from router.front.body import BodyReader
 from router.front.errors import ApiError, in_openai_shape, unavailable
-from router.front.headers import RANK_HEADER, ToEngine, for_client
+from router.front.headers import ToEngine, for_client
 from router.front.keys import Keys
 from router.front.metrics import exposition
 from router.front.operations import Operations
 from router.front.plan import Planner
+from router.front.reader import RequestReader
 from router.front.receipts import Receipts, receipt_view, with_request_id
-from router.front.request import Route, named_model, parse_any, payload
+from router.front.request import named_model
+from router.front.route import Route
 from router.front.routed import Routed
+from router.front.upstream import payload
 from router.front.views import explanation, fleet_view, model_list
 from router.front.wishes import WishReader
 from router.intake.index import BlockIndex
@@ -52,6 +55,7 @@ class Api:
         operations: Operations,
         keys: Keys,
         bodies: BodyReader,
+        reader: RequestReader,
         receipts: Receipts,
         registry: CollectorRegistry,
     ) -> None:
@@ -68,6 +72,7 @@ class Api:
         self._operations = operations
         self._keys = keys
         self._bodies = bodies
+        self._reader = reader
         self._receipts = receipts
         self._registry = registry
 
@@ -94,7 +99,7 @@ class Api:
         return app
 
     async def _explain(self, http: web.Request) -> web.Response:
-        request = parse_any(await self._bodies.read(http), pinned=http.headers.get(RANK_HEADER))
+        request = await self._reader.read_any(http)
         plan = await self._planner.plan(request, self._wishes.read(http.headers, request))
         decision = self._chooser.explain(
             plan.prompt,

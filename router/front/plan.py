@@ -15,7 +15,7 @@ from router.fleet.lane import Lane
 from router.fleet.replica import Replica
 from router.front.errors import ApiError, invalid, unavailable
 from router.front.headers import PIN_HEADER
-from router.front.request import RoutedRequest
+from router.front.request import ANY_ID, RoutedRequest
 from router.front.wishes import Wishes
 from router.prompt import Prompt
 
@@ -47,6 +47,8 @@ class Planner:
     def __init__(self, fleet: Fleet, tokenization: Tokenization) -> None:
         self._fleet = fleet
         self._tokenization = tokenization
+        self.likely_vocabulary = ANY_ID
+        """Size of the vocabulary that was asked for last: the next request's is probably the same."""
 
     async def plan(self, request: RoutedRequest, wishes: Wishes) -> Plan:
         """Find lanes and token ids.
@@ -61,7 +63,7 @@ class Planner:
             tokenized = await self._tokenize(request, replicas)
             replicas = self._replicas(request.model, pin=wishes.replica)  # some may have gone meanwhile
         else:
-            _check_vocabulary(request.tokens, replicas)
+            self._check_vocabulary(request, request.tokens, replicas)
         tokens = request.tokens if tokenized is None else tokenized.ids
         return Plan(
             request=request,
@@ -97,6 +99,16 @@ class Planner:
         message = f"model {model!r:.200} is served by no replica"
         raise ApiError(message, status=404, param="model", code="model_not_found")
 
+    def _check_vocabulary(self, request: RoutedRequest, tokens: Sequence[int], replicas: Sequence[Replica]) -> None:
+        """Refuse ids that none of the engines has, where all of them say how many they have."""
+        sizes = [replica.identity.vocab_size for replica in replicas if replica.identity is not None]
+        known = [size for size in sizes if size is not None]
+        if len(known) < len(sizes) or not known:
+            return
+        self.likely_vocabulary = size = max(known)
+        if request.ids_below > size and (largest := max(tokens)) >= size:
+            raise invalid(f"token id {largest} is outside the vocabulary [0, {size})", param="prompt")
+
     async def _tokenize(self, request: RoutedRequest, replicas: Sequence[Replica]) -> Tokenized | None:
         assert request.text is not None, "a request has token ids or text"
         if not request.usual_text:
@@ -118,14 +130,6 @@ def _lanes(replicas: Sequence[Replica], dp_rank: int | None) -> list[Lane]:
     if not lanes:
         raise invalid(f"no replica has data-parallel rank {dp_rank}", param="routed_dp_rank")
     return lanes
-
-
-def _check_vocabulary(tokens: Sequence[int], replicas: Sequence[Replica]) -> None:
-    """Refuse ids that none of the engines has, where one of them says how many it has."""
-    sizes = [replica.identity.vocab_size for replica in replicas if replica.identity is not None]
-    known = [size for size in sizes if size is not None]
-    if len(known) == len(sizes) and known and max(tokens) >= max(known):
-        raise invalid(f"token id {max(tokens)} is outside the vocabulary [0, {max(known)})", param="prompt")
 
 
 def _lora_name(request: RoutedRequest, replica: Replica) -> str | None:

@@ -33,8 +33,9 @@ from router.front.headers import RANK_HEADER, ToEngine
 from router.front.metrics import RequestMetrics
 from router.front.plan import Plan
 from router.front.receipts import Receipt
-from router.front.request import Route, upstream_body
 from router.front.retry import RetryBudget, may_be_asked_elsewhere
+from router.front.route import Route
+from router.front.upstream import upstream_body
 
 __all__ = ["Relay"]
 

@@ -9,14 +9,13 @@ from http import HTTPStatus
 from aiohttp import web
 
 from router.front.admission import Admission
-from router.front.body import BodyReader
 from router.front.errors import ApiError
-from router.front.headers import RANK_HEADER
 from router.front.metrics import RequestMetrics
 from router.front.plan import Planner
+from router.front.reader import RequestReader
 from router.front.receipts import Receipt, Receipts
 from router.front.relay import Relay
-from router.front.request import Route, parse_request
+from router.front.route import Route
 from router.front.wishes import WishReader
 
 __all__ = ["Routed"]
@@ -32,7 +31,7 @@ class Routed:
         self,
         *,
         admission: Admission,
-        bodies: BodyReader,
+        reader: RequestReader,
         wishes: WishReader,
         planner: Planner,
         relay: Relay,
@@ -40,7 +39,7 @@ class Routed:
         metrics: RequestMetrics,
     ) -> None:
         self._admission = admission
-        self._bodies = bodies
+        self._reader = reader
         self._wishes = wishes
         self._planner = planner
         self._relay = relay
@@ -72,8 +71,7 @@ class Routed:
         return handle
 
     async def _serve(self, http: web.Request, route: Route, receipt: Receipt) -> web.StreamResponse:
-        body = await self._bodies.read(http)
-        request = parse_request(route, body, pinned=http.headers.get(RANK_HEADER))
+        request = await self._reader.read(http, route, ids_below=self._planner.likely_vocabulary)
         plan = await self._planner.plan(request, self._wishes.read(http.headers, request))
         receipt.planned(plan)
         return await self._relay.serve(http, plan, receipt)

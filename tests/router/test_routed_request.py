@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,14 +11,17 @@ import pytest
 
 from router.choice.texts import Chat
 from router.front.errors import ApiError
-from router.front.request import Route, RoutedRequest, parse_any, parse_request, upstream_body
+from router.front.request import ANY_ID, RoutedRequest, parse_any, parse_request
+from router.front.route import Route
+from router.front.upstream import upstream_body
 
+MAX_IDS = 100
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
 
 def parse(route: Route, body: Any, pinned: str | None = None) -> RoutedRequest:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return parse_request(route, raw, pinned=pinned)
+    return parse_request(route, raw, max_ids=MAX_IDS, pinned=pinned)
 
 
 def refused(route: Route, body: Any) -> ApiError:
@@ -109,10 +113,12 @@ def test_the_error_has_openais_shape() -> None:
 
 
 def test_the_route_of_an_explained_body_is_told_by_its_fields() -> None:
-    routes = [parse_any(json.dumps(body).encode()).route for body in (CHAT, {"prompt": "a"}, {"text": "a"})]
+    routes = [
+        parse_any(json.dumps(body).encode(), max_ids=MAX_IDS).route for body in (CHAT, {"prompt": "a"}, {"text": "a"})
+    ]
     assert routes == [Route.CHAT, Route.COMPLETIONS, Route.GENERATE]
     with pytest.raises(ApiError, match="one of prompt, messages, text and input_ids"):
-        parse_any(b"{}")
+        parse_any(b"{}", max_ids=MAX_IDS)
 
 
 def test_what_separates_caches_is_read_and_what_events_cannot_tell_matches_nothing() -> None:
@@ -163,6 +169,55 @@ def test_counts_are_asked_for_where_a_stream_would_have_none() -> None:
     assert json.loads(body)["stream_options"] == {"x": 1, "include_usage": True}
     plain = upstream_body(parse(Route.CHAT, CHAT | {"stream": True, "stream_options": None}), dp_rank=None)
     assert json.loads(plain)["stream_options"] == {"include_usage": True}
+
+
+def test_counts_are_asked_for_behind_a_body_that_says_nothing_of_them() -> None:
+    raw = b' {"prompt" : [1, 2],"stream":true, "x": {"stream_options": 1} }\r\n'
+    body = upstream_body(parse(Route.COMPLETIONS, raw), dp_rank=None)
+    assert body.startswith(raw.rstrip()[:-1])
+    assert json.loads(body) == {**json.loads(raw), "stream_options": {"include_usage": True}}
+
+
+@pytest.mark.parametrize("given", [{}, {"routed_dp_rank": 1}, {"routed_dp_rank": None}])
+def test_a_rank_stands_in_a_body_once(given: dict[str, Any]) -> None:
+    request = parse(Route.GENERATE, {"input_ids": [1], **given})
+    body = upstream_body(request, dp_rank=2)
+    assert body.count(b"routed_dp_rank") == 1
+    assert json.loads(body) == {"input_ids": [1], "routed_dp_rank": 2}
+
+
+def test_ids_take_the_place_of_a_text_and_the_rest_stays() -> None:
+    raw = b'{"text":"ab","stream":true,"temperature":1.00}'
+    body = upstream_body(parse(Route.GENERATE, raw), dp_rank=3, tokens=[7, 8])
+    assert b'"temperature":1.00' in body
+    assert json.loads(body) == {
+        "input_ids": [7, 8],
+        "stream": True,
+        "temperature": 1.0,
+        "routed_dp_rank": 3,
+    }
+
+
+def test_a_guess_at_the_vocabulary_is_noted_where_it_holds_and_changes_nothing_else() -> None:
+    raw = json.dumps({"prompt": [5, 9, 7]}).encode()
+    held = parse_request(Route.COMPLETIONS, raw, max_ids=MAX_IDS, ids_below=10)
+    broken = parse_request(Route.COMPLETIONS, raw, max_ids=MAX_IDS, ids_below=9)
+    assert (held.ids_below, broken.ids_below) == (10, ANY_ID)
+    assert held.tokens == broken.tokens == [5, 9, 7]
+
+
+@pytest.mark.parametrize("shape", [lambda ids: ids, lambda ids: [ids[:3], ids[3:]]])
+def test_more_ids_than_a_request_may_have_are_refused_by_their_count(shape: Callable[[list[int]], Any]) -> None:
+    assert parse(Route.COMPLETIONS, {"prompt": shape([1] * MAX_IDS)}).prompts
+    error = refused(Route.COMPLETIONS, {"prompt": shape([1] * (MAX_IDS + 1))})
+    assert (error.param, error.code) == ("prompt", "context_length_exceeded")
+    assert str(MAX_IDS) in str(error)
+    assert str(MAX_IDS + 1) in str(error)
+
+
+def test_commas_in_a_text_are_no_ids() -> None:
+    assert parse(Route.COMPLETIONS, {"prompt": "," * 3 * MAX_IDS}).text
+    assert parse(Route.COMPLETIONS, {"prompt": ["," * 3 * MAX_IDS, "a"]}).prompts == 2
 
 
 def test_a_rank_travels_in_the_body_of_generate_only() -> None:
