@@ -61,8 +61,8 @@ def _run(args: argparse.Namespace) -> int:
     plan = Plan(
         cases=every_case(_LENGTHS),
         runs=args.runs,
-        one_by_one=12 if args.quick else 120,
-        at_once=48 if args.quick else 640,
+        one_by_one=6 if args.quick else 120,
+        at_once=36 if args.quick else 640,
         seed=args.seed,
     )
     try:
