@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from contract.events import Dialect
+
 __all__ = ["KVEventsConfig", "KVEventsConfigError", "parse_kv_events_config"]
 
 _MAX_BOUND = 2**31 - 1  # ZMQ's marks are C ints
@@ -17,7 +19,8 @@ class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where and how a publisher sends. Unknown keys are ignored, as SGLang ignores them.
 
     ``max_queue_size`` bounds how many batches may wait to be sent, ``buffer_steps`` how many are kept for replay, both
-    in batches; ``hwm`` is ZMQ's high-water mark in messages for each subscriber.
+    in batches; ``hwm`` is ZMQ's high-water mark in messages for each subscriber. ``dialect`` is ours: whose words the
+    events are in, for consumers that read one engine's only.
     """
 
     publisher: str = "null"
@@ -28,6 +31,7 @@ class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True):
     hwm: int = 100_000
     max_queue_size: int = 100_000
     topic: str = ""
+    dialect: Dialect = Dialect.SGLANG
 
     @property
     def enabled(self) -> bool:

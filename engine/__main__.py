@@ -171,7 +171,7 @@ class _LanePublisher:
     def __init__(self, config: KVEventsConfig, *, dp_rank: int) -> None:
         self._config = config
         self._loop: EngineLoop | None = None
-        self._publisher = EventPublisher(config, dp_rank=dp_rank, snapshot=self._snapshot)
+        self._publisher = EventPublisher(config, dp_rank=dp_rank, dialect=config.dialect, snapshot=self._snapshot)
         self.publish = self._publisher.publish
         self.close = self._publisher.close
 
