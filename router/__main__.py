@@ -27,6 +27,7 @@ from router.front.server import BindError
 from router.replay import run_replay
 from router.service import serving
 from router.trace.chunk import TraceFileError
+from router.trace.flags import TRACE, run_trace
 from router.trace.recorder import Recorder, recording
 
 __all__ = ["main"]
@@ -57,6 +58,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     CHECK: lambda argv: run_check(parse_check(argv)),
     TOP: lambda argv: run_top(parse_top(argv)),
     CONFORMANCE: lambda argv: run_conformance(parse_conformance(argv)),
+    TRACE: run_trace,
 }
 
 

@@ -27,7 +27,15 @@ from router.prompt import Prompt
 from router.trace.followed_lane import FollowedLane
 from router.trace.frame_lines import Ranks, RecordingError, read_recording
 
-__all__ = ["LaneRecord", "Recording", "add_replay_command", "lane_record", "read_recording", "run_replay"]
+__all__ = [
+    "LaneRecord",
+    "Recording",
+    "add_replay_command",
+    "cannot_print",
+    "lane_record",
+    "read_recording",
+    "run_replay",
+]
 
 
 class LaneRecord(msgspec.Struct, frozen=True):
@@ -137,15 +145,15 @@ def run_replay(args: argparse.Namespace) -> int:
         print(f"kvsteer-router replay: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        return _cannot_print(error)
+        return cannot_print("replay", error)
     return 0
 
 
-def _cannot_print(error: OSError) -> int:
-    """Nobody reads what is printed: quietly the end where a pipe was closed, as ``head`` does."""
+def cannot_print(command: str, error: OSError) -> int:
+    """The status of a command whose output nobody reads: quietly the end where a pipe was closed, as ``head`` does."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter tries once more as it exits
     if not isinstance(error, BrokenPipeError):
-        print(f"kvsteer-router replay: cannot print: {error.strerror}", file=sys.stderr)
+        print(f"kvsteer-router {command}: cannot print: {error.strerror}", file=sys.stderr)
     return 1
 
 

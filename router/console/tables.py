@@ -12,7 +12,7 @@ from rich.text import Text
 from router.console.verdict import LaneVerdict, ReplicaVerdict, Verdict
 from router.front.views import FleetView, LaneView, ReplicaView
 
-__all__ = ["fleet_frame", "print_verdicts"]
+__all__ = ["NOTHING", "console", "fleet_frame", "or_nothing", "print_verdicts"]
 
 _STYLES = {
     Verdict.HEALTHY: "green",
@@ -21,7 +21,7 @@ _STYLES = {
     Verdict.FAILING: "bold red",
     Verdict.AWAY: "bold red",
 }
-_NOTHING = "-"
+NOTHING = "-"
 PIPE_WIDTH = 160
 
 
@@ -47,21 +47,21 @@ def print_verdicts(verdicts: Sequence[ReplicaVerdict]) -> None:
 def _verdict_rows(verdict: ReplicaVerdict) -> Iterable[Sequence[RenderableType]]:
     codes = ", ".join(dict.fromkeys(finding.code.value for finding in verdict.findings))
     said = Text(f"{verdict.verdict}: {codes}" if codes else verdict.verdict, style=_STYLES[verdict.verdict])
-    name, engine = escape(verdict.url), verdict.engine or _NOTHING
+    name, engine = escape(verdict.url), verdict.engine or NOTHING
     if not verdict.lanes:
-        yield name, engine, *[_NOTHING] * 6, said
+        yield name, engine, *[NOTHING] * 6, said
     for lane in verdict.lanes:
         yield name, engine, *_verdict_cells(lane), said
         name, engine, said = "", "", Text()
 
 
 def _verdict_cells(lane: LaneVerdict) -> list[str]:
-    probe = _NOTHING if lane.predicted is None else f"{lane.predicted} predicted, {_or_nothing(lane.reported)} found"
+    probe = NOTHING if lane.predicted is None else f"{lane.predicted} predicted, {or_nothing(lane.reported)} found"
     return [
         str(lane.dp_rank),
         lane.stream,
-        _or_nothing(lane.advertised_block_size),
-        _or_nothing(lane.emitted_block_size),
+        or_nothing(lane.advertised_block_size),
+        or_nothing(lane.emitted_block_size),
         str(lane.blocks),
         probe,
     ]
@@ -93,7 +93,7 @@ def _replica_cells(replica: ReplicaView) -> list[str]:
     requests = replica.requests
     return [
         escape(replica.url),
-        replica.engine or _NOTHING,
+        replica.engine or NOTHING,
         replica.state,
         str(requests.routed),
         str(requests.in_flight),
@@ -117,9 +117,9 @@ def _lane_cells(lane: LaneView) -> list[str]:
         _percent(predicted),
         _percent(reported),
         lane.stream,
-        _or_nothing(lane.emitted_block_size or lane.advertised_block_size),
+        or_nothing(lane.emitted_block_size or lane.advertised_block_size),
         str(sum(lane.blocks.values())),
-        _NOTHING if lane.event_age is None else f"{lane.event_age:.1f} s",
+        NOTHING if lane.event_age is None else f"{lane.event_age:.1f} s",
         str(lane.gaps),
         str(lane.lost),
     ]
@@ -133,8 +133,9 @@ def _faults(fleet: FleetView) -> Iterable[Text]:
 
 
 def _percent(share: float | None) -> str:
-    return _NOTHING if share is None else f"{share:.1%}"
+    return NOTHING if share is None else f"{share:.1%}"
 
 
-def _or_nothing(value: int | None) -> str:
-    return _NOTHING if value is None else str(value)
+def or_nothing(value: int | None) -> str:
+    """A number, or the mark for none."""
+    return NOTHING if value is None else str(value)

@@ -19,11 +19,15 @@ _STEP_BYTES = 4096
 
 
 class TraceReader:
-    """The records of a file, as often as it is iterated over. ``torn``: the last reading ended inside a record."""
+    """The records of a file, as often as it is iterated over.
+
+    ``torn``: the last reading ended inside a record. ``place`` says where the latest record read lies.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.torn = False
+        self.place = str(path)
 
     @property
     def size(self) -> int:
@@ -54,18 +58,18 @@ class TraceReader:
             unpacker = _Unpacker()
             end = file.tell()
             for number, chunk in enumerate(read_chunks(file, name=str(self.path)), start=1):
-                yield self._record(unpacker, chunk, number)
+                self.place = f"{self.path}, record {number} at byte {chunk.offset}"
+                yield self._record(unpacker, chunk, first=number == 1)
                 end = chunk.end
             self.torn = os.fstat(file.fileno()).st_size > end
 
-    def _record(self, unpacker: _Unpacker, chunk: Chunk, number: int) -> Record:
+    def _record(self, unpacker: _Unpacker, chunk: Chunk, *, first: bool) -> Record:
         try:
             record = decode_record(unpacker.unpack(chunk))
-            if number == 1 and not isinstance(record, Began):
+            if first and not isinstance(record, Began):
                 raise ValueError("the first record is not a recorder's beginning")
         except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
-            message = f"{self.path}, record {number} at byte {chunk.offset}: {error}"
-            raise TraceFileError(message) from None
+            raise TraceFileError(f"{self.place}: {error}") from None
         return record
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from contract.framing import Frame
 from router.intake.index import BlockIndex, LaneHandle
 from router.intake.stream_report import StreamStatus
-from router.trace.followed_lane import FollowedLane
+from router.trace.followed_lane import EventCounts, FollowedLane
 from router.trace.records import (
     Began,
     FrameHeard,
@@ -42,7 +42,10 @@ class LaneName(NamedTuple):
 
 
 class ReplayedLane:
-    """One lane as the trace has told of it so far. ``joined`` is what its stream, the latest one, began with."""
+    """One lane as the trace has told of it so far.
+
+    ``joined`` is what its stream, the latest one, began with; ``streams`` is how those before it ended.
+    """
 
     def __init__(self, name: LaneName, index: BlockIndex) -> None:
         self.name = name
@@ -76,12 +79,23 @@ class ReplayedLane:
         """How its latest stream is doing."""
         return self._lane.stream.status
 
+    @property
+    def counts(self) -> EventCounts:
+        """What all its batches said."""
+        return self._lane.counts
+
+    def total(self, count: str) -> int:
+        """One of ``StreamStatus``'s counts, over all its streams."""
+        return sum(getattr(status, count) for status in [*self.streams, self.status])
+
     def join(self, record: StreamJoined) -> None:
         """Follow a stream from its beginning."""
         self._keep_status()
         self._lane.close()
         self.joined = record
-        self._lane = FollowedLane(self._index, can_replay=record.can_replay, block_size=record.block_size)
+        self._lane = FollowedLane(
+            self._index, can_replay=record.can_replay, block_size=record.block_size, counts=self._lane.counts
+        )
 
     def leave(self) -> None:
         """Its stream is not followed any more."""

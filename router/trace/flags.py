@@ -1,0 +1,95 @@
+"""The command lines of ``trace``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from router.config import ConfigError, RouterConfig
+from router.config_file import read_config_file
+from router.flags import CONFIG_HELP, PROGRAM, LineParser
+from router.replay import cannot_print
+from router.trace.chunk import TraceFileError
+from router.trace.record_command import RecordOptions, run_record
+from router.trace.replayer import TraceOrderError
+from router.trace.show_command import ShowOptions, run_show
+
+__all__ = ["TRACE", "run_trace"]
+
+TRACE = "trace"
+LONGEST_SECONDS = 30 * 86_400.0
+_FILE_HELP = "a .kvtrace file"
+
+
+def run_trace(argv: Sequence[str]) -> int:
+    """Carry out a subcommand of ``trace``; the exit status: 1 where a trace cannot be read or written."""
+    parser, subparsers = _trace_parser()
+    given = parser.parse_args(argv)
+    run: Callable[[LineParser, argparse.Namespace], int] = given.run
+    try:
+        return run(subparsers[given.what], given)
+    except (TraceFileError, TraceOrderError) as error:
+        print(f"{PROGRAM} {TRACE} {given.what}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        return cannot_print(f"{TRACE} {given.what}", error)
+
+
+def _trace_parser() -> tuple[LineParser, dict[str, LineParser]]:
+    parser = LineParser(
+        prog=f"{PROGRAM} {TRACE}",
+        description="Record what a fleet shows, look at it, replay it, and ask what else could have been done.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="what", required=True, metavar="COMMAND", parser_class=LineParser)
+    added: dict[str, LineParser] = {}
+    for name, (add, run, text) in _COMMANDS.items():
+        added[name] = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        added[name].set_defaults(run=run)
+        add(added[name])
+    return parser, added
+
+
+def _add_record(parser: LineParser) -> None:
+    parser.add_argument("--replica", nargs="+", action="extend", metavar="URL", help="base URL of an engine server")
+    parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
+    parser.add_argument("--seconds", type=float, help="end after so long (default: at SIGINT or SIGTERM)")
+    parser.add_argument("--batches", type=int, help="end after so many batches of events")
+    parser.add_argument("out", nargs="?", metavar="OUT.kvtrace", help="a trace that exists is gone on with")
+
+
+def _record(parser: LineParser, given: argparse.Namespace) -> int:
+    replicas = list(given.replica or ())
+    out = given.out
+    if out is None and replicas and "://" not in replicas[-1]:
+        out = replicas.pop()  # `--replica URL... OUT.kvtrace`: the last word is no URL
+    if out is None:
+        parser.error("OUT.kvtrace is missing: where to record to")
+    if given.seconds is not None and not 0 < given.seconds <= LONGEST_SECONDS:
+        parser.error(f"--seconds must be above 0 and at most {LONGEST_SECONDS:g}, got {given.seconds:g}")
+    if given.batches is not None and given.batches < 1:
+        parser.error(f"--batches must be at least 1, got {given.batches}")
+    try:
+        in_file = {} if given.config is None else read_config_file(given.config)
+        named = {"replicas": tuple(replicas)} if replicas else {}
+        config = RouterConfig(**({"replicas": ()} | in_file | named))
+    except ConfigError as error:
+        parser.error(str(error))
+    return run_record(RecordOptions(config=config, file=Path(out), seconds=given.seconds, batches=given.batches))
+
+
+def _add_show(parser: LineParser) -> None:
+    parser.add_argument("file", type=Path, help=_FILE_HELP)
+    parser.add_argument("--json", action="store_true", dest="as_json", help="print JSON in place of tables")
+
+
+def _show(parser: LineParser, given: argparse.Namespace) -> int:
+    return run_show(ShowOptions(file=given.file, as_json=given.as_json))
+
+
+_COMMANDS = {
+    "record": (_add_record, _record, "Watch replicas as a router does, and write down what they show."),
+    "show": (_add_show, _show, "What a trace holds, lane by lane and in time."),
+}
