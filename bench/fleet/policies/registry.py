@@ -9,10 +9,10 @@ import msgspec
 from bench.fleet.policies.chooser_rule import ChooserRule
 from bench.fleet.policies.dynamo_cost import DynamoCost
 from bench.fleet.policies.history import history
-from bench.fleet.policies.overlap import Overlap
 from bench.fleet.policies.sglang_cache_aware import SglangCacheAware
 from bench.fleet.rule import Rule, Surroundings
 from router.choice.memory import Memory
+from router.choice.overlap import Overlap
 from router.choice.policy import APPROX, POLICIES, memory_of
 from router.choice.recent import RecentPrompts
 
