@@ -19,6 +19,10 @@ class RequestTape(Protocol):
         """A lane was chosen; the number by which ``served`` will mean this attempt."""
         ...
 
+    def first_token(self, attempt: int) -> None:
+        """Its answer has begun, or is there at once."""
+        ...
+
     def served(self, attempt: int, *, first_after: float | None, report: Report | None) -> None:
         """The attempt is over; seconds to its first token, and the engine's account, as far as there were any."""
         ...

@@ -18,6 +18,7 @@ import msgspec
 
 __all__ = [
     "Began",
+    "FirstToken",
     "FrameHeard",
     "LaneNamed",
     "PrefixKeys",
@@ -163,6 +164,13 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="ro
         return None if self.packed_ids is None else _unpacked("I", self.packed_ids)
 
 
+class FirstToken(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="first"):
+    """An attempt's answer begins, or is there at once: its prompt has been computed."""
+
+    at: float
+    request: int
+
+
 class Served(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="served"):
     """An attempt is over. ``first_after`` seconds passed until its first token; None: there was none.
 
@@ -177,7 +185,18 @@ class Served(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="se
     output_tokens: int | None
 
 
-Record = Began | ReplicaSeen | LaneNamed | StreamJoined | StreamLeft | FrameHeard | StreamTurned | Routed | Served
+Record = (
+    Began
+    | ReplicaSeen
+    | LaneNamed
+    | StreamJoined
+    | StreamLeft
+    | FrameHeard
+    | StreamTurned
+    | Routed
+    | FirstToken
+    | Served
+)
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)

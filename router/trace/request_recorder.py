@@ -16,7 +16,7 @@ from router.front.plan import Plan
 from router.prompt import Prompt
 from router.proof.report import Report
 from router.trace.recorder import Recorder
-from router.trace.records import PrefixKeys, Routed, Served, pack_ids, pack_keys
+from router.trace.records import FirstToken, PrefixKeys, Routed, Served, pack_ids, pack_keys
 
 __all__ = ["FINEST_TOKENS", "RequestRecorder"]
 
@@ -53,6 +53,10 @@ class RequestRecorder:
         )
         recorder.note(record)
         return number
+
+    def first_token(self, attempt: int) -> None:
+        """See `RequestTape`."""
+        self._recorder.note(FirstToken(at=self._recorder.clock(), request=attempt))
 
     def served(self, attempt: int, *, first_after: float | None, report: Report | None) -> None:
         """See `RequestTape`."""
