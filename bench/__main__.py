@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from bench import ranks, smollm2
 from bench.demo import command as demo
+from bench.e2e import command as e2e
 from bench.engine import command as engine
 from bench.fleet import command as fleet
 from bench.router import command as router
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     engine.add_command(commands)
     fleet.add_command(commands)
     router.add_command(commands)
+    e2e.add_command(commands)
     suite.add_command(commands)
     args = parser.parse_args(argv)
     status: int = args.run(args)

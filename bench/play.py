@@ -7,7 +7,7 @@ quotes back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 
 import msgspec
@@ -17,7 +17,7 @@ from bench.client import CHAT_PATH, COMPLETIONS_PATH
 from bench.mooncake import TraceRow, prompt_tokens
 from bench.tally import Ask
 
-__all__ = ["TraceTempo", "play_chats", "play_trace", "turn_order"]
+__all__ = ["TraceTempo", "play_chats", "play_trace", "send_on_time", "turn_order"]
 
 _ENCODE = msgspec.json.encode
 
@@ -81,14 +81,23 @@ class TraceTempo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def play_trace(rows: Sequence[TraceRow], ask: Ask, *, model: str, tempo: TraceTempo) -> None:
-    """Send each row at its time, streamed; one that has to wait for a free place leaves late, which the tally notes."""
+    """Send each row at its time, streamed."""
+    begin = rows[0].timestamp
+    bodies = (((row.timestamp - begin) / 1000 / tempo.speedup, _trace_body(row, model, tempo)) for row in rows)
+    await send_on_time(bodies, ask, concurrency=tempo.concurrency)
+
+
+async def send_on_time(bodies: Iterable[tuple[float, bytes]], ask: Ask, *, concurrency: int) -> None:
+    """Send each body to completions so many seconds after the start.
+
+    One that has to wait for a free place leaves late, which the tally notes.
+    """
     clock = asyncio.get_running_loop().time
-    places = asyncio.Semaphore(tempo.concurrency)
+    places = asyncio.Semaphore(concurrency)
     start = clock()
     async with asyncio.TaskGroup() as group:
-        for row in rows:
-            body = _trace_body(row, model, tempo)
-            due = start + (row.timestamp - rows[0].timestamp) / 1000 / tempo.speedup
+        for seconds, body in bodies:
+            due = start + seconds
             await asyncio.sleep(due - clock())
             await places.acquire()
             ask.tally.note_late(clock() - due)

@@ -45,8 +45,15 @@ class Router(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reads_events(self) -> bool:
-        """Whether it chooses by what engines announce. smg does so behind gRPC workers only, which these are not."""
+        """Whether it chooses by what engines announce."""
         return self.policy in ("kv", "kv_aware")
+
+    @property
+    def blind_because(self) -> str | None:
+        """Why a router that steers by caches does not read what engines announce of them; None for others."""
+        if self.product != SMG:
+            return None
+        return "reads events of gRPC workers only, and these are HTTP: it goes by the texts that it has sent where"
 
 
 class Replica(msgspec.Struct, frozen=True):
