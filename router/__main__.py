@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -33,6 +34,9 @@ from router.trace.recorder import Recorder, recording
 __all__ = ["main"]
 
 _LOG = logging.getLogger("router")
+
+GARBAGE_THRESHOLD = 20_000
+"""New objects that stay, before some of them are looked through for cycles."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,12 +72,20 @@ def _serve(config: RouterConfig) -> int:
         tokenizer = named_tokenizer(config.tokenizer)
     except TokenizerFileError as error:
         return _complain(f"--tokenizer: {error}", BAD_FLAGS_STATUS)
+    _spare_the_collector()
     try:
         with _recording(config) as recorder:
             uvloop.run(_run(config, tokenizer, recorder))
     except (BindError, TraceFileError) as error:
         return _complain(str(error), 1)
     return 0
+
+
+def _spare_the_collector() -> None:
+    """What a router starts with stays, and a request leaves no cycles: looking for them takes a tenth of its time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD)
 
 
 def _recording(config: RouterConfig) -> AbstractContextManager[Recorder | None]:

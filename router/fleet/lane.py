@@ -62,6 +62,11 @@ class Lane:
         return None if self._subscriber is None else self._subscriber.status
 
     @property
+    def batches(self) -> int:
+        """Event batches applied; cheaper than the whole status."""
+        return 0 if self._subscriber is None else self._subscriber.batches
+
+    @property
     def joining(self) -> bool:
         """Whether its stream is still catching up with what the engine held before, and may yet succeed."""
         status = self.status

@@ -71,6 +71,9 @@ class Exchange:
     def first_token(self, *, now: float) -> None:
         """The answer has begun, or is there at once: the engine has computed the prompt."""
         self._dispatch.first_token(now=now)
+        tape = self._receipt.tape
+        if tape is not None and self._recorded is not None:
+            tape.first_token(self._recorded)
 
     def finished(self, report: Report | None, *, now: float) -> None:
         """The answer is complete; compare what the engine says it had cached with what was predicted.
@@ -91,8 +94,7 @@ class Exchange:
             witness=self._witness(),
             at=now,
         )
-        status = self.lane.status
-        self.lane.tally.record(outcome, batches=0 if status is None else status.batches)
+        self.lane.tally.record(outcome, batches=self.lane.batches)
         self._learn(outcome, report.completion_tokens, now=now)
 
     def _witness(self) -> Witness | None:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from http import HTTPStatus
 
 import aiohttp
@@ -142,12 +141,14 @@ class Relay:
         if len(receipt.decisions) > 1:
             engines = self._fresh_engines
             await self._greet(replica)
-        with self._losses(replica):
+        try:
             async with engines.post(lane.url, http.rel_url.raw_path_qs, body=body, headers=headers) as upstream:
                 self._judge(upstream.status, replica)
                 if self._asks_elsewhere(upstream.status, plan, receipt):
                     raise _LostError(f"{lane.url} answered {upstream.status}", handed_over=True)
                 return await self._answers.give(http, upstream, exchange)
+        except aiohttp.ClientError as error:
+            raise self._loss(error, replica) from error
 
     async def _greet(self, replica: Replica) -> None:
         """Let an engine show that it is there: any answer will do.
@@ -178,18 +179,13 @@ class Relay:
         first = len(receipt.decisions) == 1
         return first and may_be_asked_elsewhere(status) and bool(self._others(plan, receipt)) and self._budget.spend()
 
-    @contextmanager
-    def _losses(self, replica: Replica) -> Iterator[None]:
-        """Tell the fleet of an engine that was lost before the client was given a byte, and say so to the caller."""
+    def _loss(self, error: aiohttp.ClientError, replica: Replica) -> ApiError | _LostError:
+        """Tell the fleet of an engine that was lost before the client was given a byte; what to say to the caller."""
         url = replica.url
-        try:
-            yield
-        except aiohttp.SocketTimeoutError:
-            replica.breaker.failed(now=time.monotonic())
+        replica.breaker.failed(now=time.monotonic())
+        if isinstance(error, aiohttp.SocketTimeoutError):
             message = f"{url} accepted the request and then sent nothing"
-            raise ApiError(message, status=HTTPStatus.GATEWAY_TIMEOUT, code="engine_timeout") from None
-        except aiohttp.ClientError as error:
-            replica.breaker.failed(now=time.monotonic())
-            self._fleet.report(url, tell_failure(error))
-            handed_over = not isinstance(error, _NOT_HANDED_OVER)
-            raise _LostError(f"{url}: {error or type(error).__name__}", handed_over=handed_over) from error
+            return ApiError(message, status=HTTPStatus.GATEWAY_TIMEOUT, code="engine_timeout")
+        self._fleet.report(url, tell_failure(error))
+        handed_over = not isinstance(error, _NOT_HANDED_OVER)
+        return _LostError(f"{url}: {error or type(error).__name__}", handed_over=handed_over)

@@ -20,6 +20,7 @@ from router.front.wishes import WishReader
 
 __all__ = ["Routed"]
 
+FAILED = HTTPStatus.INTERNAL_SERVER_ERROR.value
 CLIENT_LEFT = 499
 """Counted, never sent: nginx's number for a client that did not wait."""
 
@@ -48,10 +49,11 @@ class Routed:
 
     def handler(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         """The handler of one endpoint."""
+        path = route.value
 
         async def handle(http: web.Request) -> web.StreamResponse:
-            receipt = self._receipts.open(http, route=route.value)
-            status = HTTPStatus.INTERNAL_SERVER_ERROR.value
+            receipt = self._receipts.open(http, route=path)
+            status = FAILED
             try:
                 with self._admission:
                     response = await self._serve(http, route, receipt)
@@ -66,7 +68,7 @@ class Routed:
                 raise
             finally:
                 receipt.ended(status=status)
-                self._metrics.answered(route=route.value, status=status)
+                self._metrics.answered(route=path, status=status)
 
         return handle
 

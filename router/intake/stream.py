@@ -105,6 +105,11 @@ class LaneStream:
         return self._reason is None
 
     @property
+    def batches(self) -> int:
+        """Batches applied."""
+        return self._counts["batches"]
+
+    @property
     def last_seq(self) -> int:
         """The last batch taken into account, -1 before the first."""
         return self._last

@@ -95,6 +95,11 @@ class Subscriber:
             fields |= {"state": StreamState.UNTRUSTED, "reason": self._failure}
         return SubscriberStatus(**fields, connected=self._connected, connects=self._connects, malformed=self._malformed)
 
+    @property
+    def batches(self) -> int:
+        """Batches applied."""
+        return self._stream.batches
+
     async def start(self) -> None:
         """Connect and follow the stream from now on; returns before anything is connected.
 
