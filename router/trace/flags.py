@@ -13,8 +13,11 @@ from router.flags import CONFIG_HELP, PROGRAM, LineParser
 from router.replay import cannot_print
 from router.trace.chunk import TraceFileError
 from router.trace.record_command import RecordOptions, run_record
+from router.trace.recorded_prompt import WidthError
 from router.trace.replayer import TraceOrderError
 from router.trace.show_command import ShowOptions, run_show
+from router.trace.what_if import RULES
+from router.trace.what_if_command import WhatIfOptions, run_what_if
 
 __all__ = ["TRACE", "run_trace"]
 
@@ -30,7 +33,7 @@ def run_trace(argv: Sequence[str]) -> int:
     run: Callable[[LineParser, argparse.Namespace], int] = given.run
     try:
         return run(subparsers[given.what], given)
-    except (TraceFileError, TraceOrderError) as error:
+    except (TraceFileError, TraceOrderError, WidthError) as error:
         print(f"{PROGRAM} {TRACE} {given.what}: {error}", file=sys.stderr)
         return 1
     except OSError as error:
@@ -89,7 +92,34 @@ def _show(parser: LineParser, given: argparse.Namespace) -> int:
     return run_show(ShowOptions(file=given.file, as_json=given.as_json))
 
 
+def _add_what_if(parser: LineParser) -> None:
+    parser.add_argument("file", type=Path, help=_FILE_HELP)
+    parser.add_argument(
+        "--policy", nargs="+", action="extend", choices=tuple(RULES), help="a rule to ask (default: all of them)"
+    )
+    parser.add_argument(
+        "--block-size", nargs="+", action="extend", type=int, metavar="N", help="ask once more, hashing at N tokens"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of every random choice (default: 0)")
+    parser.add_argument("--json", action="store_true", dest="as_json", help="print JSON in place of a table")
+
+
+def _what_if(parser: LineParser, given: argparse.Namespace) -> int:
+    sizes = tuple(given.block_size or ())
+    if wrong := [size for size in sizes if size < 1]:
+        parser.error(f"--block-size must be at least 1, got {wrong[0]}")
+    options = WhatIfOptions(
+        file=given.file,
+        policies=tuple(dict.fromkeys(given.policy or RULES)),
+        block_sizes=tuple(dict.fromkeys(sizes)),
+        seed=given.seed,
+        as_json=given.as_json,
+    )
+    return run_what_if(options)
+
+
 _COMMANDS = {
     "record": (_add_record, _record, "Watch replicas as a router does, and write down what they show."),
+    "what-if": (_add_what_if, _what_if, "What other rules and widths would have done on the recorded requests."),
     "show": (_add_show, _show, "What a trace holds, lane by lane and in time."),
 }

@@ -1,0 +1,91 @@
+"""``kvsteer-router trace what-if FILE``: prints what other rules and widths would have done, beside what was done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.table import Table
+
+from router.console.tables import NOTHING, console
+from router.trace.reader import TraceReader
+from router.trace.what_if import Outcome, WhatIf, what_if
+
+__all__ = ["WhatIfOptions", "run_what_if"]
+
+FIRST_ORDER = (
+    "Caches, loads and speeds are as recorded: a first-order answer. What a rule would have made of them in time, "
+    "`python -m bench fleet` simulates."
+)
+
+
+class WhatIfOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rules to ask, as they are and at each of ``block_sizes``; ``seed`` of every random choice."""
+
+    file: Path
+    policies: Sequence[str]
+    block_sizes: Sequence[int]
+    seed: int
+    as_json: bool
+
+
+def run_what_if(options: WhatIfOptions) -> int:
+    """Print the comparison; the exit status: 1 where no request can be compared.
+
+    Raises:
+        TraceFileError: the trace cannot be read, or is damaged.
+        TraceOrderError: its records do not fit together.
+        WidthError: its prompts cannot be looked up at one of the widths.
+    """
+    found = what_if(
+        TraceReader(options.file), policies=options.policies, block_sizes=options.block_sizes, seed=options.seed
+    )
+    if not found.outcomes[0].requests:
+        print(
+            f"kvsteer-router trace what-if: {options.file} has no routed request whose prompt is known; "
+            "record with kvsteer-router serve --trace-out",
+            file=sys.stderr,
+        )
+        return 1
+    if options.as_json:
+        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+    else:
+        _print(found)
+    return 0
+
+
+def _print(found: WhatIf) -> None:
+    out = console()
+    out.print(_table(found.outcomes))
+    if found.told:
+        share = found.reported / max(found.told_prompt_tokens, 1)
+        out.print(
+            f"Engines reported {found.reported} cached tokens ({share:.1%}) of {found.told} requests.", highlight=False
+        )
+    if found.unknown:
+        out.print(f"{found.unknown} more requests had no known prompt, or no lane.", highlight=False)
+    out.print(FIRST_ORDER, soft_wrap=True, highlight=False)
+
+
+def _table(outcomes: Sequence[Outcome]) -> Table:
+    table = Table("rule", "hashes at")
+    for heading in ("requests", "prompt tokens", "hit seen", "hit there was", "same lane", "busiest lane"):
+        table.add_column(heading, justify="right")
+    for one in outcomes:
+        table.add_row(
+            one.rule,
+            "each lane's width" if one.block_size is None else f"{one.block_size}",
+            str(one.requests),
+            str(one.prompt_tokens),
+            _tokens(one.seen, one.prompt_tokens),
+            _tokens(one.held, one.prompt_tokens),
+            f"{one.agreed / one.requests:.1%}" if one.requests else NOTHING,
+            f"{one.busiest:.1%}",
+        )
+    return table
+
+
+def _tokens(part: int, whole: int) -> str:
+    return f"{part} ({part / whole:.1%})" if whole else str(part)
