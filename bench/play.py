@@ -14,8 +14,9 @@ import msgspec
 
 from bench.chat import Conversation
 from bench.client import CHAT_PATH, COMPLETIONS_PATH
-from bench.mooncake import TraceRow, prompt_tokens
+from bench.mooncake import prompt_tokens
 from bench.tally import Ask
+from router.trace.mooncake import TraceRow
 
 __all__ = ["TraceTempo", "play_chats", "play_trace", "send_on_time", "turn_order"]
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 
 from bench.chat import ChatShape, Conversation, Turn
-from bench.lines import TraceError, read_lines
+from router.trace.lines import TraceError, read_lines
 
 __all__ = ["MAX_CHARS", "find_texts", "read_conversations"]
 

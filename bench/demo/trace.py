@@ -10,11 +10,12 @@ from pathlib import Path
 import msgspec
 
 from bench.demo.scenario import DCP_SIZE, EngineProcess, engine_command
-from bench.mooncake import BLOCK_TOKENS, TraceError, TraceRow, read_trace
 from bench.play import TraceTempo, play_trace
 from bench.tally import Ask
 from contract.geometry import block_width
 from engine.runner.sim_runner import SimTiming
+from router.trace.lines import TraceError
+from router.trace.mooncake import BLOCK_TOKENS, TraceRow, read_trace
 
 __all__ = ["TraceScenario"]
 

@@ -15,11 +15,11 @@ from bench.e2e.outcome import Outcome, figures
 from bench.e2e.run import RunError, play_behind
 from bench.e2e.scene import Scene, SceneError
 from bench.figures import as_json, as_text
-from bench.lines import TraceError
 from bench.router.routers import KVSTEER, SMG, VLLM_ROUTER, Router, missing
 from bench.workloads.choose import Reading, generated_workload, open_workload
 from bench.workloads.generated import Shape
 from bench.workloads.request import Workload
+from router.trace.lines import TraceError
 
 __all__ = ["add_command"]
 

@@ -17,9 +17,9 @@ from bench.fleet.policies.registry import ENTRIES
 from bench.fleet.pooled import pooled_hits
 from bench.fleet.report import Comparison, figures, table
 from bench.fleet.simulation import simulate
-from bench.lines import TraceError
 from bench.workloads.choose import Reading, generated_workload, open_workload
 from bench.workloads.request import Workload
+from router.trace.lines import TraceError
 
 __all__ = ["add_command"]
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from bench.lines import TraceError, read_lines
 from bench.workloads import agent_texts, claude_sessions
 from bench.workloads.agent_texts import Cut, by_bytes, by_tokenizer, read_agent_texts, read_chat_texts
 from bench.workloads.blocks import resizes
@@ -18,6 +17,7 @@ from bench.workloads.rag_segments import read_rag_segments
 from bench.workloads.request import Ask, Rereadable, Workload
 from bench.workloads.tempo import timed
 from bench.workloads.token_ids import read_token_ids
+from router.trace.lines import TraceError, read_lines
 
 __all__ = ["Reading", "generated_workload", "open_workload"]
 

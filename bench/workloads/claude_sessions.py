@@ -13,10 +13,10 @@ from typing import Annotated
 
 import msgspec
 
-from bench.lines import TraceError
 from bench.workloads.blocks import MAX_ID, resized, resizes
 from bench.workloads.rows import read_rows
 from bench.workloads.tempo import Turn
+from router.trace.lines import TraceError
 
 __all__ = ["MEAN_GAP", "BlockSize", "read_claude_sessions"]
 

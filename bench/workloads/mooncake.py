@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.mooncake import BLOCK_TOKENS, read_trace
 from bench.workloads.blocks import resized
 from bench.workloads.request import Ask
+from router.trace.mooncake import BLOCK_TOKENS, read_trace
 
 __all__ = ["BLOCK_TOKENS", "read_mooncake"]
 

@@ -16,10 +16,10 @@ from typing import Annotated
 import msgspec
 from xxhash import xxh32_intdigest
 
-from bench.lines import TraceError
 from bench.workloads.blocks import named
 from bench.workloads.request import Ask
 from bench.workloads.rows import read_rows
+from router.trace.lines import TraceError
 
 __all__ = ["read_rag_segments"]
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from bench.lines import TraceError, read_lines
+from router.trace.lines import TraceError, read_lines
 
 __all__ = ["read_rows"]
 

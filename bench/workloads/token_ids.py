@@ -9,10 +9,10 @@ from typing import Annotated
 
 import msgspec
 
-from bench.lines import TraceError
 from bench.workloads.blocks import MAX_ID, named
 from bench.workloads.request import Ask
 from bench.workloads.rows import read_rows
+from router.trace.lines import TraceError
 
 __all__ = ["read_token_ids"]
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.mooncake import BLOCK_TOKENS, TraceError, TraceRow, prompt_tokens, read_trace
+from bench.mooncake import prompt_tokens
+from router.trace.lines import TraceError
+from router.trace.mooncake import BLOCK_TOKENS, TraceRow, read_trace
 
 ROWS = [
     {"timestamp": 0, "input_length": 513, "output_length": 4, "hash_ids": [0, 1]},

@@ -7,9 +7,10 @@ from typing import Any
 
 from bench.chat import ChatShape, Conversation, Turn, make_conversations
 from bench.client import CHAT_PATH, COMPLETIONS_PATH, Reply, RequestError
-from bench.mooncake import BLOCK_TOKENS, TraceRow, prompt_tokens
+from bench.mooncake import prompt_tokens
 from bench.play import TraceTempo, play_chats, play_trace
 from bench.tally import Ask, Tally
+from router.trace.mooncake import BLOCK_TOKENS, TraceRow
 
 SHAPE = ChatShape(tenants=2, conversations=4, turns=3, system_length=20, user_length=10, answer_tokens=5)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bench.chat import ChatShape
-from bench.lines import TraceError
 from bench.texts import MAX_CHARS, find_texts, read_conversations
+from router.trace.lines import TraceError
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from bench.lines import TraceError
 from bench.workloads.choose import Reading, generated_workload, open_workload
 from bench.workloads.generated import Shape
 from bench.workloads.request import Ask
 from bench.workloads.tempo import MAX_PAUSE, Turn, timed
+from router.trace.lines import TraceError
 
 TRACES = Path(__file__).parent.parent.parent.parent / "shared" / "traces"
 
