@@ -45,22 +45,24 @@ class _Row(msgspec.Struct):
 
 
 def read_rag_segments(path: Path, *, block_tokens: int) -> Iterator[Ask]:
-    """Rows in file order; one that is stamped earlier than the row before arrives together with it.
+    """Rows by their times. The file has them in another order, so all of them are read before the first is given.
 
     Raises:
         TraceError: the file cannot be read, or a line is not of this format.
     """
+    yield from sorted(_in_file_order(path, block_tokens), key=lambda ask: ask.at)
+
+
+def _in_file_order(path: Path, block_tokens: int) -> Iterator[Ask]:
     lengths = next(read_rows(path, _Header))[1].segment_token_length
-    latest = 0.0
     for number, row in read_rows(path, _Row, skip=1):
         try:
-            latest = max(latest, _seconds(row.timestamp))
-            tokens = _tokens(row, lengths)
+            at, tokens = _seconds(row.timestamp), _tokens(row, lengths)
         except ValueError as error:
             raise TraceError(f"{path}, line {number}: {error}") from None
         blocks = named(tokens.tobytes(), block_bytes=block_tokens * tokens.itemsize)
         yield Ask(
-            latest,
+            at,
             blocks,
             len(tokens),
             row.output_length,
