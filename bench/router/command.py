@@ -27,7 +27,7 @@ _ROUTERS = (
     Router(product=VLLM_ROUTER, policy="round_robin"),
     Router(product=SMG, policy="cache_aware"),
 )
-_LENGTHS = (200, 8192)
+_LENGTHS, _QUICK_LENGTHS = (200, 8192), (1024,)
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,7 +35,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser("router", help="measure what routers add to a request and cost, ours and peers'")
     parser.add_argument("--runs", type=_count, default=3, help="figures are medians of so many (default: 3)")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts (default: 0)")
-    parser.add_argument("--quick", action="store_true", help="few requests: to see that it works, not how fast")
+    parser.add_argument("--quick", action="store_true", help="few requests of one length: to see that it works, not how fast")
     parser.add_argument(
         "--only", nargs="+", metavar="ROUTER", help="of " + ", ".join(router.name for router in _ROUTERS)
     )
@@ -59,7 +59,7 @@ def _run(args: argparse.Namespace) -> int:
         if not router.takes_ids:
             _say(f"{router.name} answers 400 to token ids: it is asked texts only")
     plan = Plan(
-        cases=every_case(_LENGTHS),
+        cases=every_case(_QUICK_LENGTHS if args.quick else _LENGTHS),
         runs=args.runs,
         one_by_one=6 if args.quick else 120,
         at_once=36 if args.quick else 640,
