@@ -7,7 +7,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -52,21 +54,34 @@ CONTRACT_LIBRARIES = {"msgspec", "xxhash"}
 WIDTH_HOME = "contract.geometry"
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            yield name, ast.parse(path.read_text(), filename=str(path))
+class Module(NamedTuple):
+    """What one file imports, and how often it multiplies the width."""
+
+    name: str
+    imports: tuple[str, ...]
+    width_products: int
 
 
-def imports(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute here"
-            yield node.module or ""
+@cache
+def modules() -> tuple[Module, ...]:
+    """Every file of ours; read once, which takes a while."""
+    return tuple(read(path) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
+
+
+def read(path: Path) -> Module:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    nodes = list(ast.walk(ast.parse(path.read_text(), filename=str(path))))
+    imported = tuple(module for node in nodes for module in imports(node))
+    return Module(name, imported, sum(map(is_width_product, nodes)))
+
+
+def imports(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "imports are absolute here"
+        yield node.module or ""
 
 
 def arrow_allowed(name: str, target: str) -> bool:
@@ -82,10 +97,10 @@ def fence_allowed(name: str, library: str) -> bool:
 
 def violations(allowed: Callable[[str, str], bool]) -> list[str]:
     return [
-        f"{name} imports {imported}"
-        for name, tree in modules()
-        for imported in imports(tree)
-        if not allowed(name, imported.split(".")[0])
+        f"{module.name} imports {imported}"
+        for module in modules()
+        for imported in module.imports
+        if not allowed(module.name, imported.split(".")[0])
     ]
 
 
@@ -105,10 +120,6 @@ def is_width_product(node: ast.AST) -> bool:
     )
 
 
-def width_products() -> list[str]:
-    return [name for name, tree in modules() for node in ast.walk(tree) if is_width_product(node)]
-
-
 def test_imports_follow_the_arrows() -> None:
     assert violations(lambda name, target: target not in PACKAGES or arrow_allowed(name, target)) == []
 
@@ -118,7 +129,7 @@ def test_libraries_stay_behind_their_fences() -> None:
 
 
 def test_the_width_product_is_written_once() -> None:
-    assert width_products() == [WIDTH_HOME]
+    assert {module.name: module.width_products for module in modules() if module.width_products} == {WIDTH_HOME: 1}
 
 
 @pytest.mark.parametrize("source", ["page_size * dcp_size", "self.dcp_size * cfg.page_size", "block_size * g.dcp"])
@@ -128,7 +139,7 @@ def test_the_width_rule_sees_a_product_under_other_names(source: str) -> None:
 
 def test_the_bare_install_needs_no_torch() -> None:
     """Router, publisher and contract, and the engine up to the choice of a runner, import without its extra."""
-    names = [name for name, _ in modules() if name.split(".")[0] in {"contract", "publisher", "router"}]
+    names = [module.name for module in modules() if module.name.split(".")[0] in {"contract", "publisher", "router"}]
     lines = [
         "import sys, importlib",
         f"sys.modules.update(dict.fromkeys({ENGINE_EXTRA!r}))",

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from bench.children import ChildError, ChildGroup
 
@@ -24,7 +25,7 @@ async def until_gone(pid_file: int) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(pid_file, ended.set)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await ended.wait()
     finally:
         asyncio.get_running_loop().remove_reader(pid_file)

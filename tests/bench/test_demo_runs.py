@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from patience import PATIENCE
 from rich.console import Console
 
 from bench.demo.run import run_policies
@@ -71,7 +72,7 @@ async def ended(file: int) -> None:
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(file, over.set)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await over.wait()
     finally:
         loop.remove_reader(file)
@@ -79,7 +80,7 @@ async def ended(file: int) -> None:
 
 async def line_with(process: Process, text: bytes) -> bytes:
     assert process.stdout is not None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         async for line in process.stdout:
             if text in line:
                 return line

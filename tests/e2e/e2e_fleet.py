@@ -12,14 +12,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from patience import PATIENCE
 
 from bench.children import Child, ChildGroup
 from bench.router_view import RouterView
 
 __all__ = ["EnginePorts", "Fleet", "eventually", "free_port"]
 
-READY_SECONDS = 60.0
-SETTLE_SECONDS = 20.0
 POLL_SECONDS = 0.05
 
 
@@ -75,13 +74,13 @@ class Fleet:
         urls = [argument for url in replicas for argument in ("--replica", url)]
         child = await self._start("router", [sys.executable, "-m", "router", *urls, "--port", "0", *flags])
         view = RouterView(self.session, child.urls[0])
-        await view.wait_joined(seconds=READY_SECONDS)
+        await view.wait_joined(seconds=PATIENCE)
         return child, view
 
     async def _start(self, kind: str, command: Sequence[str]) -> Child:
         self._started += 1
         name, mark = f"{kind}-{self._started}", f"kvsteer-{kind} ready"
-        return await self.group.start(name, command, ready_mark=mark, seconds=READY_SECONDS)
+        return await self.group.start(name, command, ready_mark=mark, seconds=PATIENCE)
 
     async def get(self, address: str, **params: Any) -> Any:
         async with self.session.get(address, params=params) as response:
@@ -135,7 +134,7 @@ class Fleet:
 async def eventually(holds: Callable[[], Awaitable[bool]], complaint: Callable[[], str]) -> None:
     """Ask until it holds; fail with the complaint where it does not in time."""
     try:
-        async with asyncio.timeout(SETTLE_SECONDS):
+        async with asyncio.timeout(PATIENCE):
             while not await holds():  # noqa: ASYNC110 - what is awaited happens in another process
                 await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:

@@ -11,6 +11,7 @@ import pytest
 import zmq
 import zmq.asyncio
 from e2e_fleet import EnginePorts, Fleet
+from patience import PATIENCE
 
 from contract.events import BlockStored, decode_batch
 from contract.framing import parse_replay_reply, replay_request
@@ -28,7 +29,7 @@ async def widths_on_the_wire(endpoint: str) -> set[int]:
         dealer.connect(endpoint)
         await dealer.send_multipart(replay_request(0))
         widths = set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while (frame := parse_replay_reply(await dealer.recv_multipart())) is not None:
                 events = decode_batch(frame.payload).events
                 widths |= {event.block_size for event in events if isinstance(event, BlockStored)}

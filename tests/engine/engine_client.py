@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
-import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -42,15 +39,6 @@ class Client:
 
 def _spelled(headers: dict[str, str]) -> dict[str, str]:
     return {name.replace("_", "-"): value for name, value in headers.items()}
-
-
-async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float) -> float:
-    """Ask again until it holds: how long it took."""
-    started = time.monotonic()
-    async with asyncio.timeout(seconds):
-        while not await condition():  # noqa: ASYNC110 - over HTTP there is no event to wait for
-            await asyncio.sleep(0.01)
-    return time.monotonic() - started
 
 
 async def busy(client: Client) -> int:

@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import IO, Self
 
+from patience import PATIENCE
+
 ROOT = Path(__file__).parent.parent.parent
 READY = "kvsteer-engine ready "
 FREE_SIM = ("--sim-step-us", "0", "--sim-prefill-us-per-token", "0", "--sim-decode-us-per-sequence", "0")
@@ -62,7 +64,7 @@ class EngineProcess:
             self.urls.append(line.removeprefix(READY).strip())
         return self
 
-    def end(self, number: signal.Signals = signal.SIGTERM, *, seconds: float = 10) -> int:
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and wait: the exit status."""
         self.process.send_signal(number)
-        return self.process.wait(seconds)
+        return self.process.wait(PATIENCE)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from patience import PATIENCE
+
 __all__ = ["assert_gone", "children", "state"]
 
 
@@ -25,9 +27,9 @@ def children(pid: int) -> list[int]:
     return sorted(int(child) for task in tasks for child in (task / "children").read_text().split())
 
 
-def assert_gone(pids: Sequence[int], *, seconds: float = 5) -> None:
-    """Wait until all of them have ended."""
-    deadline = time.monotonic() + seconds
+def assert_gone(pids: Sequence[int], *, already: bool = False) -> None:
+    """Wait until all of them have ended; do not wait where they must have ``already``."""
+    deadline = time.monotonic() + (0.0 if already else PATIENCE)
     while left := [pid for pid in pids if state(pid) is not None]:
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.01)

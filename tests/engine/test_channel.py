@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from patience import PATIENCE
 
 from engine.parallel.channel import Channel, ChannelError, Frame, Kind
 
@@ -28,7 +29,7 @@ def test_frames_arrive_whole_and_in_order(pair: Pair, payload: bytes) -> None:
     receiver = Channel(socket_)
     thread = threading.Thread(target=lambda: [sender.send(kind, payload) for kind in Kind])
     thread.start()
-    assert [receiver.receive(timeout=10) for _ in Kind] == [Frame(kind, payload) for kind in Kind]
+    assert [receiver.receive(timeout=PATIENCE) for _ in Kind] == [Frame(kind, payload) for kind in Kind]
     thread.join()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 
 import pytest
+from patience import PATIENCE
 
 from contract.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from contract.geometry import Geometry
@@ -18,7 +19,6 @@ from engine.scheduler import Limits, Scheduler
 
 GEOMETRY = Geometry(page_size=3, dcp_size=2)
 WIDTH = GEOMETRY.block_width
-PATIENCE = 10.0
 SHARED = Namespace()
 
 

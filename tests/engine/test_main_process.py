@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import aiohttp
 import pytest
-from engine_client import Client, is_busy, until
+from engine_client import Client, is_busy
 from engine_process import EVENTS, FREE_SIM, ROOT, SMALL, EngineProcess
+from patience import PATIENCE, until
 
 COMPLETIONS = "/v1/completions"
 SIM = ("--model-path", "sim", *FREE_SIM)
@@ -109,7 +110,7 @@ async def test_a_request_that_can_end_within_the_grace_is_finished(http: aiohttp
         *events, done, _ = (first + rest).split(b"\n\n")
         assert done == b"data: [DONE]"
         assert sum(len(json.loads(event[6:])["choices"][0]["text"]) for event in events) == 20
-        assert await asyncio.to_thread(process.process.wait, 10) == 0
+        assert await asyncio.to_thread(process.process.wait, PATIENCE) == 0
 
 
 async def test_a_request_that_cannot_is_told_and_the_process_still_ends_well(http: aiohttp.ClientSession) -> None:
@@ -120,7 +121,7 @@ async def test_a_request_that_cannot_is_told_and_the_process_still_ends_well(htt
         async with http.post(url + COMPLETIONS, json=body | {"stream": True}) as response:
             whole = asyncio.create_task(Client(http, url).post(COMPLETIONS, body))
             await response.content.readuntil(b"\n\n")
-            await until(lambda: is_busy(Client(http, url), 2), seconds=5)
+            await until(lambda: is_busy(Client(http, url), 2), "both requests run")
             process.process.send_signal(signal.SIGTERM)
             rest = await response.read()
         status, answer = await whole
@@ -128,7 +129,7 @@ async def test_a_request_that_cannot_is_told_and_the_process_still_ends_well(htt
         *_, error, done, _ = rest.split(b"\n\n")
         assert json.loads(error.removeprefix(b"data: "))["error"]["type"] == "server_error"
         assert done == b"data: [DONE]"
-        assert await asyncio.to_thread(process.process.wait, 10) == 0
+        assert await asyncio.to_thread(process.process.wait, PATIENCE) == 0
 
 
 async def test_replicas_are_engines_of_their_own_on_consecutive_ports(http: aiohttp.ClientSession) -> None:
@@ -157,7 +158,7 @@ sys.exit(main())
     with EngineProcess(*SIM, program=("-c", program)) as process:
         url = process.wait_ready().url
         asyncio.run(_provoke(url))
-        assert process.process.wait(10) == 1
+        assert process.process.wait(PATIENCE) == 1
         *_, last = process.stderr.splitlines()
     assert last.startswith(f"kvsteer-engine: error: the engine behind {url} has stopped: ")
     assert "the device is gone" in last

@@ -12,6 +12,7 @@ from contextlib import closing
 import msgspec
 import pytest
 import torch
+from patience import PATIENCE
 from process_table import assert_gone
 from rank_builds import Unimportable, collectives, numbers, troublemaker, without_room
 
@@ -75,7 +76,7 @@ def test_a_closed_world_has_no_processes_and_takes_no_calls() -> None:
     assert world.call(b"") == [b"3", b"3"]
     world.close()
     world.close()
-    assert_gone(world.pids, seconds=0)
+    assert_gone(world.pids, already=True)
     with pytest.raises(RankFailedError, match=r"^the ranks are closed$"):
         world.call(b"")
     assert set(threading.enumerate()) <= before
@@ -94,10 +95,8 @@ def test_a_rank_that_is_lost_in_a_task_is_named_and_the_others_end(task: bytes, 
         assert world.call(b"") == [b"6"] * 3
         told = told_of_loss(world)
         pids = world.pids
-        started = time.monotonic()
         with pytest.raises(RankFailedError, match=rf"^rank 1 \(pid {pids[1]}\) {complaint}$") as caught:
             world.call(task)
-        assert time.monotonic() - started < 5
         assert ("ZeroDivisionError" in str(caught.value.__cause__)) == (task == b"raise")
         assert_gone(pids)
         assert told.get() is caught.value
@@ -117,7 +116,7 @@ class Told:
         self._event.set()
 
     def get(self) -> RankFailedError:
-        assert self._event.wait(10)
+        assert self._event.wait(PATIENCE)
         (error,) = self._heard
         return error
 
@@ -132,10 +131,8 @@ def test_a_rank_that_is_killed_between_tasks_is_noticed_without_one() -> None:
     with closing(ProcessWorld(size=2, build=troublemaker)) as world:
         told = told_of_loss(world)
         pids = world.pids
-        started = time.monotonic()
         os.kill(pids[0], signal.SIGKILL)
         assert str(told.get()) == f"rank 0 (pid {pids[0]}) was killed by SIGKILL"
-        assert time.monotonic() - started < 5
         assert_gone(pids)
         with pytest.raises(RankFailedError, match=r"^rank 0 .* was killed by SIGKILL$"):
             world.call(b"")

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 
 import aiohttp
@@ -14,6 +13,7 @@ import pytest
 import torch
 from engine_client import Client
 from engine_process import EngineProcess
+from patience import PATIENCE, until
 from process_table import assert_gone, children
 
 COMPLETIONS = "/v1/completions"
@@ -32,8 +32,8 @@ def ranks(engine: EngineProcess) -> list[int]:
     return children(engine.process.pid)
 
 
-async def ended(engine: EngineProcess, *, seconds: float = 5) -> int:
-    return await asyncio.to_thread(engine.process.wait, seconds)
+async def ended(engine: EngineProcess) -> int:
+    return await asyncio.to_thread(engine.process.wait, PATIENCE)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -45,12 +45,10 @@ async def test_a_rank_killed_under_load_ends_the_engine_which_says_which(
     whole = asyncio.create_task(client.post(COMPLETIONS, LONG))
     async with http.post(engine.url + COMPLETIONS, json=LONG | {"stream": True}) as response:
         await response.content.readuntil(b"\n\n")
-        started = time.monotonic()
         os.kill(pids[rank], signal.SIGKILL)
         rest = await response.read()
     status, answer = await whole
     assert await ended(engine) == 1
-    assert time.monotonic() - started < 5
     blame = f"rank {rank} (pid {pids[rank]}) was killed by SIGKILL"
     assert (status, answer["error"]["code"]) == (503, "engine_dead")
     assert blame in answer["error"]["message"]
@@ -69,7 +67,7 @@ async def test_a_rank_killed_while_nothing_is_asked_ends_the_engine_too(engine: 
 
 
 async def test_a_rank_that_stops_is_named_after_the_timeout(http: aiohttp.ClientSession) -> None:
-    with EngineProcess(*PROCESSES, "--rank-timeout", "0.5") as engine:
+    with EngineProcess(*PROCESSES, "--rank-timeout", "2") as engine:
         pids = ranks(engine.wait_ready())
         os.kill(pids[1], signal.SIGSTOP)
         status, answer = await Client(http, engine.url).post(COMPLETIONS, LONG)
@@ -89,10 +87,8 @@ async def test_an_engine_that_is_killed_takes_its_ranks_along_even_a_stopped_one
 
 async def test_an_engine_killed_while_its_ranks_start_takes_them_along() -> None:
     with EngineProcess(*PROCESSES) as engine:
-        deadline = time.monotonic() + 10
-        while len(pids := ranks(engine)) < 2:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.005)
+        await until(lambda: len(ranks(engine)) == 2, "both ranks have been started")
+        pids = ranks(engine)
         engine.process.kill()
         assert_gone(pids)
 
@@ -104,12 +100,12 @@ async def test_sigterm_closes_the_ranks_in_order(engine: EngineProcess, http: ai
     engine.process.send_signal(signal.SIGTERM)
     assert await ended(engine) == 0
     assert engine.stderr == ""
-    assert_gone(pids, seconds=0)
+    assert_gone(pids, already=True)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what the ranks ask for")
 async def test_ranks_without_the_device_they_need_end_the_start_with_one_line() -> None:
     with EngineProcess(*PROCESSES, "--device", "cuda") as engine:
-        assert await ended(engine, seconds=60) == 1
+        assert await ended(engine) == 1
         line = r"kvsteer-engine: error: rank \d+ \(pid \d+\) failed: DeviceError: .*(is not there|need a GPU each).*\n"
         assert re.fullmatch(line, engine.stderr)

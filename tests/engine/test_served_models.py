@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from engine_client import Client
 from engine_process import EVENTS, SMALL, EngineProcess
+from patience import PATIENCE
 from published_model import VOCAB_SIZE, publish_folder, publish_gguf
 from small_tokenizer import trained
 
@@ -139,13 +140,13 @@ async def router(http: aiohttp.ClientSession, engine: EngineProcess, tmp_path: P
         command = [sys.executable, "-m", "router", "--replica", engine.url, "--port", "0"]
         child = await children.start("router", command, ready_mark="kvsteer-router ready ")
         view = RouterView(http, child.urls[0])
-        await view.wait_joined(seconds=30)
+        await view.wait_joined(seconds=PATIENCE)
         yield view
 
 
 async def matched_tokens(client: Client, body: Any) -> int:
     """What the router expects to be cached, once the engine's events have reached it."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while True:
             _, explained = await client.post("/explain", body)
             if explained["lanes"][0]["matched_tokens"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -11,6 +10,7 @@ import zmq
 import zmq.asyncio
 from engine_client import Client
 from engine_process import EVENTS, FREE_SIM, SMALL, EngineProcess
+from patience import in_time
 
 from contract.descriptor import parse_descriptor
 from contract.events import AllBlocksCleared, BlockRemoved, BlockStored, decode_batch
@@ -29,7 +29,7 @@ async def replay(client: Client, start: int = 0) -> list[Frame]:
         dealer.connect(lane.replay_endpoint)
         await dealer.send_multipart(replay_request(start))
         frames = []
-        while (frame := parse_replay_reply(await asyncio.wait_for(dealer.recv_multipart(), 10))) is not None:
+        while (frame := parse_replay_reply(await in_time(dealer.recv_multipart()))) is not None:
             frames.append(frame)
     return frames
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 from typing import Any
 
 import aiohttp
 import pytest
+from connections import connect
 from engine_client import Client
 from engine_process import EngineProcess
+from patience import in_time
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -152,10 +153,9 @@ async def test_a_wrong_method_is_a_405_that_names_the_right_one(client: Client, 
 
 async def test_a_body_that_says_it_is_too_large_is_refused_unread(client: Client) -> None:
     """Only the head is sent: the answer must not wait for 40 MiB."""
-    host, port = client.url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await connect(client.url)
     writer.write(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: {40 * MIB}\r\n\r\n".encode())
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    head = await in_time(reader.readuntil(b"\r\n\r\n"))
     writer.close()
     assert head.startswith(b"HTTP/1.1 413 ")
 
@@ -209,12 +209,11 @@ async def test_after_many_bad_requests_a_good_one_passes(client: Client) -> None
 
 
 async def test_garbage_on_the_socket_does_not_hurt_others(client: Client, sim: EngineProcess) -> None:
-    host, port = client.url.removeprefix("http://").split(":")
     for garbage in (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01" + bytes(200), b"GET\r\n\r\n"):
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await connect(client.url)
         writer.write(garbage)
         writer.write_eof()
-        await asyncio.wait_for(reader.read(), 5)
+        await in_time(reader.read())
         writer.close()
     assert (await client.get("/health"))[0] == 200
     assert "Traceback" not in sim.stderr

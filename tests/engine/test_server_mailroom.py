@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
+from patience import PATIENCE, in_time
+
 from engine.request import Output
 from engine.server.mailroom import Mailbox, Mailroom
 
@@ -24,7 +26,7 @@ async def test_nothing_is_lost_or_reordered_between_threads() -> None:
         thread.start()
     received: dict[int, list[int]] = {index: [] for index in range(3)}
     ended: set[int] = set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while len(ended) < 3:
             for index, output in (await box.take()).items():
                 received[index] += output.token_ids
@@ -42,5 +44,5 @@ async def test_what_waits_is_delivered_in_one_wake_up_and_joined() -> None:
     deliver(Output(token_ids=[1], cached_tokens=6))
     deliver(Output(token_ids=[2], cached_tokens=6))
     deliver(Output(token_ids=[3], cached_tokens=6, finish_reason="length"))
-    letters = await asyncio.wait_for(box.take(), 5)
+    letters = await in_time(box.take())
     assert letters == {0: Output(token_ids=[1, 2, 3], cached_tokens=6, finish_reason="length")}

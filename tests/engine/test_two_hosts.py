@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from engine_process import EngineProcess
+from patience import PATIENCE
 from process_table import assert_gone, children
 from two_hosts import ADDRESSES, HostProcess, TwoHosts, two_hosts, why_not
 
@@ -42,7 +43,7 @@ def hosts() -> Iterator[TwoHosts]:
 def completion(hosts: TwoHosts, url: str) -> dict[str, Any]:
     """Asked from the other host."""
     command = hosts.command(1, sys.executable, "-c", ASK, f"{url}/v1/completions", json.dumps(BODY))
-    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout))
+    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE).stdout))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def expected() -> str:
     with EngineProcess(*TINY) as engine:
         url = engine.wait_ready().url
         command = [sys.executable, "-c", ASK, f"{url}/v1/completions", json.dumps(BODY)]
-        answer = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+        answer = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE).stdout)
         return str(answer["choices"][0]["text"])
 
 
@@ -81,7 +82,7 @@ def test_torchrun_on_two_hosts_serves_what_one_rank_answers_and_ends_together(ho
         assert len(pids) >= 5  # a server with a rank of its own, and three ranks that follow
         (server,) = [pid for pid in descendants(nodes[0].process.pid) if _has_rank_of_its_own(pid)]
         os.kill(server, signal.SIGTERM)
-        assert [node.process.wait(30) for node in nodes] == [0, 0], nodes[0].output + nodes[1].output
+        assert [node.process.wait(PATIENCE) for node in nodes] == [0, 0], nodes[0].output + nodes[1].output
         assert_gone(pids)
 
 
@@ -101,8 +102,8 @@ def test_two_hosts_by_hand_serve_and_a_rank_lost_on_the_far_one_ends_both(hosts:
         pids = descendants(far.process.pid) + descendants(near.process.pid)
         (rank,) = children(far.process.pid)
         os.kill(rank, signal.SIGKILL)
-        assert near.process.wait(5) == 1
-        assert far.process.wait(5) == 1
+        assert near.process.wait(PATIENCE) == 1
+        assert far.process.wait(PATIENCE) == 1
         blame = rf"rank 1 \(pid {rank} on \S+\) is gone: the connection to it ended"
         assert re.fullmatch(rf"kvsteer-engine: error: .* has stopped: {blame}", near.output.splitlines()[-1])
         assert far.output.splitlines()[-1] == f"kvsteer-engine: error: rank 1 (pid {rank}) was killed by SIGKILL"
@@ -114,7 +115,7 @@ def test_a_server_that_is_killed_ends_the_ranks_of_the_far_host(hosts: TwoHosts)
         near.wait_for(READY)
         pids = descendants(far.process.pid) + descendants(near.process.pid)
         near.process.kill()
-        assert far.process.wait(5) == 1
+        assert far.process.wait(PATIENCE) == 1
         assert "rank 1: the engine at 10.213.77.1:" in far.output
         assert_gone(pids)
 
@@ -124,8 +125,8 @@ def test_hosts_that_are_cut_off_from_each_other_both_end(hosts: TwoHosts) -> Non
         near.wait_for(READY)
         pids = descendants(far.process.pid) + descendants(near.process.pid)
         hosts.cut()
-        assert near.process.wait(20) == 1
-        assert far.process.wait(20) == 1
+        assert near.process.wait(PATIENCE) == 1
+        assert far.process.wait(PATIENCE) == 1
         assert re.search(r"has stopped: rank 1 \(pid \d+ on \S+\) is gone: the connection to it ended\n", near.output)
         assert "rank 1: the engine at 10.213.77.1:" in far.output
         assert_gone(pids)
@@ -135,8 +136,8 @@ def test_a_host_with_other_flags_is_refused_by_name(hosts: TwoHosts) -> None:
     meeting = ("--nnodes", "2", "--node-rank", "1", "--dist-init-addr", f"{ADDRESSES[0]}:{PORT}")
     other = HostProcess(hosts, 1, *ENGINE, *meeting, "--tp-size", "2", "--dcp-size", "1")
     with other, by_hand(hosts, 0) as near:
-        assert near.process.wait(60) == 1
+        assert near.process.wait(PATIENCE) == 1
         difference = "it has dcp_size=1, .*, here is dcp_size=2, .*"
         blame = rf"rank 1 \(pid \d+ on \S+\) was started with other flags: {difference}\n"
         assert re.fullmatch(f"kvsteer-engine: error: {blame}", near.output)
-        assert other.process.wait(5) == 1
+        assert other.process.wait(PATIENCE) == 1

@@ -13,6 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Self
 
+from patience import PATIENCE
+
 __all__ = ["ADDRESSES", "HostProcess", "TwoHosts", "two_hosts", "why_not"]
 
 ROOT = Path(__file__).parent.parent.parent
@@ -96,9 +98,9 @@ class HostProcess:
     def output(self) -> str:
         return os.pread(self._output.fileno(), 1_000_000, 0).decode()
 
-    def wait_for(self, text: str, *, seconds: float = 60) -> str:
+    def wait_for(self, text: str) -> str:
         """The rest of the line behind ``text``, once the process has written it."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE
         while True:
             for line in self.output.splitlines(keepends=True):
                 if text in line and line.endswith("\n"):

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from fake_engine import Answer, FakeEngine, answer_at_once, stored, until
+from fake_engine import Answer, FakeEngine, answer_at_once, stored
+from patience import until
 from router_stage import RouterClient, Stage
 
 from contract.events import BlockStored, EventBatch

@@ -12,7 +12,8 @@ import pytest
 from aiohttp import web
 from command import kvsteer_router
 from event_source import EventSource
-from fake_engine import FakeEngine, FakeVllm, answer_at_once, free_port, stored, until
+from fake_engine import FakeEngine, FakeVllm, answer_at_once, free_port, stored
+from patience import until
 from router_stage import RouterClient, Stage
 
 from contract.byte_tokenizer import conversation_ids, text_ids

@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import web
-from fake_engine import Answer, FakeEngine, answer_at_once, sse, stored, until
+from connections import connect
+from fake_engine import Answer, FakeEngine, answer_at_once, sse, stored
+from patience import PATIENCE, in_time, until
 from router_stage import RouterClient, Stage
 
 COMPLETIONS = "/v1/completions"
@@ -66,17 +68,12 @@ async def idle(router: RouterClient) -> bool:
     return await router.in_flight() == 0 and all(line.endswith(" 0.0") for line in books)
 
 
-async def connect(router: RouterClient) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    host, port = router.url.removeprefix("http://").split(":")
-    return await asyncio.open_connection(host, int(port))
-
-
-async def talk(router: RouterClient, sent: bytes, *, seconds: float = 10.0) -> bytes:
+async def talk(router: RouterClient, sent: bytes) -> bytes:
     """Send bytes over a connection of their own; everything that comes back until the router closes it."""
-    reader, writer = await connect(router)
+    reader, writer = await connect(router.url)
     try:
         writer.write(sent)
-        return await asyncio.wait_for(reader.read(), seconds)
+        return await in_time(reader.read())
     finally:
         writer.close()
 
@@ -92,14 +89,14 @@ def head(*fields: str, path: str = COMPLETIONS) -> bytes:
 @pytest.mark.fault("H1")
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_client_that_closes_during_prefill_is_seen_by_the_engine(stage: Stage, streamed: bool) -> None:
-    """A client closes at 0.7 s of a long prefill, streaming or not: the engine sees it within a second."""
+    """A client closes in the midst of a long prefill, streaming or not: the engine sees it before it answers."""
     engine = await stage.engine()
     engine.hold.clear()
     router = await stage.router(engine)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.7):
-            await router.raw(COMPLETIONS, {"prompt": "abc", "stream": streamed})
-    await asyncio.wait_for(engine.asked[0].left.wait(), 1.0)
+    asking = asyncio.create_task(router.raw(COMPLETIONS, {"prompt": "abc", "stream": streamed}))
+    await until(lambda: engine.asked, "the engine has the request")
+    asking.cancel()
+    await in_time(engine.asked[0].left.wait())
 
 
 @pytest.mark.fault("H2")
@@ -195,32 +192,44 @@ async def test_engines_that_take_connections_and_reset_them_cost_no_client_an_er
 
 
 @pytest.mark.fault("H6")
-async def test_a_killed_engine_that_comes_back_is_used_within_a_probe_interval(stage: Stage) -> None:
-    """A killed engine comes back: it is used again within one probe interval."""
-    interval, engines = 0.5, await stage.engines(2)
-    router = await stage.router(*engines, policy="round_robin", probe_interval=interval)
-    await engines[0].stop()
-    await router.until_state(engines[0], "gone")
-    await engines[0].start()
-    back = time.monotonic()
-    await used_again(router, engines[0], since=back, within=interval)
+async def test_a_killed_engine_that_comes_back_is_used_from_its_first_probe_on(stage: Stage) -> None:
+    """A killed engine comes back: it is used again once it has answered one probe."""
+    back, other = await stage.engine(OnceProbedEngine()), await stage.engine()
+    router = await stage.router(back, other, policy="round_robin", probe_timeout=2 * PATIENCE)
+    await back.stop()
+    await router.until_state(back, "gone")
+    back.probes_left = 1
+    await back.start()
+    await used_again(router, back)
 
 
 @pytest.mark.fault("H6")
-async def test_an_engine_that_failed_every_request_is_tried_again_within_a_probe_interval(stage: Stage) -> None:
-    """An engine answers 500 to everything, then well: left alone meanwhile, used within a probe interval."""
-    interval, engines = 0.5, await stage.engines(2)
-    router = await stage.router(*engines, policy="round_robin", probe_interval=interval)
+async def test_an_engine_that_failed_every_request_is_tried_again(stage: Stage) -> None:
+    """An engine answers 500 to everything, then well: left alone meanwhile, used again after a while."""
+    engines = await stage.engines(2)
+    router = await stage.router(*engines, policy="round_robin", probe_interval=0.5)
     engines[0].answer = refuses(500)
     for _ in range(20):
         assert (await router.complete([1]))[0] == 200
     assert len(engines[0].asked) < 10
     engines[0].answer = answer_at_once
-    await used_again(router, engines[0], since=time.monotonic(), within=interval)
+    await used_again(router, engines[0])
 
 
-async def used_again(router: RouterClient, engine: FakeEngine, *, since: float, within: float) -> None:
-    """Send requests until the engine has one; a busy machine gets a second more."""
+class OnceProbedEngine(FakeEngine):
+    """Answers so many probes and keeps the next ones waiting."""
+
+    probes_left = 1_000_000
+
+    async def _server_info(self, request: web.Request) -> web.Response:
+        self.probes_left -= 1
+        if self.probes_left < 0:
+            await asyncio.Event().wait()
+        return await super()._server_info(request)
+
+
+async def used_again(router: RouterClient, engine: FakeEngine) -> None:
+    """Send requests until the engine has one."""
     before = len(engine.asked)
 
     async def asked() -> bool:
@@ -228,7 +237,6 @@ async def used_again(router: RouterClient, engine: FakeEngine, *, since: float, 
         return len(engine.asked) > before
 
     await until(asked, "the engine is used again")
-    assert time.monotonic() - since < within + 1.0
 
 
 # H7, H8
@@ -249,12 +257,12 @@ async def test_half_a_head_is_closed_at_a_limit(stage: Stage, sent: bytes) -> No
 async def test_a_head_sent_a_byte_at_a_time_is_closed_at_a_limit(stage: Stage) -> None:
     """A client sends a head a byte at a time, after a good request: the connection is closed at the limit."""
     router = await stage.router(await stage.engine(), head_timeout=0.3)
-    reader, writer = await connect(router)
+    reader, writer = await connect(router.url)
     body = b'{"prompt": "a"}'
     writer.write(head(f"Content-Length: {len(body)}") + body)
     assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
     answer = asyncio.create_task(reader.read())
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(PATIENCE):
         while not answer.done():
             writer.write(b"P")
             await asyncio.wait({answer}, timeout=0.02)
@@ -266,11 +274,11 @@ async def test_a_body_sent_a_byte_at_a_time_is_closed_at_a_limit(stage: Stage) -
     """A client sends a body a byte at a time: 408 at the limit, and the end; nothing is forwarded."""
     engine = await stage.engine()
     router = await stage.router(engine, body_timeout=0.3)
-    reader, writer = await connect(router)
+    reader, writer = await connect(router.url)
     writer.write(head("Content-Length: 100000"))
     answer = asyncio.create_task(reader.readuntil(b"}}"))
     closed = asyncio.create_task(writer.wait_closed())
-    async with asyncio.timeout(15.0):
+    async with asyncio.timeout(PATIENCE):
         while not closed.done():
             writer.write(b" ")
             await asyncio.wait({closed}, timeout=0.02)
@@ -305,11 +313,11 @@ async def test_an_answer_that_nobody_reads_is_ended_at_a_limit(stage: Stage) -> 
 
     engine.answer = endless
     router = await stage.router(engine, write_timeout=0.3)
-    _, writer = await connect(router)
+    _, writer = await connect(router.url)
     raw = b'{"prompt": "a", "stream": true}'
     writer.write(head(f"Content-Length: {len(raw)}") + raw)
     await until(lambda: engine.asked, "the engine has the request")
-    await asyncio.wait_for(engine.asked[0].left.wait(), 10.0)
+    await in_time(engine.asked[0].left.wait())
     writer.close()
     await until(lambda: idle(router), "the books are empty")
 
@@ -433,13 +441,13 @@ async def test_a_client_that_waits_to_be_asked_is_asked_when_its_body_is_wanted(
     """Expect: 100-continue comes: 100 where the body is wanted, 413 where it is too long, 417 for others."""
     engine = await stage.engine()
     router = await stage.router(engine)
-    reader, writer = await connect(router)
+    reader, writer = await connect(router.url)
     writer.write(head(*fields, "Connection: close"))
-    got = await asyncio.wait_for(reader.readexactly(len(first)), 10.0)
+    got = await in_time(reader.readexactly(len(first)))
     assert got == first
     if b"100" in first:
         writer.write(b'{"prompt": "a"}')
-        assert (await asyncio.wait_for(reader.read(), 10.0)).startswith(b"HTTP/1.1 200 ")
+        assert (await in_time(reader.read())).startswith(b"HTTP/1.1 200 ")
     writer.close()
     assert len(engine.asked) == (b"100" in first)
 
@@ -565,7 +573,7 @@ async def test_clients_that_leave_take_their_load_with_them(
     engine.answer = never_ends
     if moment == "before the first token":
         engine.hold.clear()
-    reader, writer = await connect(router)
+    reader, writer = await connect(router.url)
     writer.write(head(f"Content-Length: {len(raw)}", path=path) + (raw[:-3] if moment == "before admission" else raw))
     if moment == "before admission":
         await until(lambda: admitted(router, 1), "the router waits for the body")
@@ -573,12 +581,12 @@ async def test_clients_that_leave_take_their_load_with_them(
         await until(lambda: engine.asked, "the engine has the request")
         assert not await idle(router)
     if moment == "mid-stream" and streamed:
-        assert await asyncio.wait_for(reader.readuntil(b"\n\n"), 10.0)
+        assert await in_time(reader.readuntil(b"\n\n"))
     writer.close()
     await until(lambda: idle(router), "the books are empty")
     await until(lambda: admitted(router, 0), "nobody is inside")
     if engine.asked:
-        await asyncio.wait_for(engine.asked[0].left.wait(), 1.0)
+        await in_time(engine.asked[0].left.wait())
 
 
 async def admitted(router: RouterClient, expected: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +11,9 @@ import pytest
 import zmq
 import zmq.asyncio
 from event_source import EventSource, Replies
-from fake_engine import FakeEngine, stored, until
+from fake_engine import FakeEngine, stored
 from follower import following, in_effect
+from patience import in_time, until
 from publisher_peers import published
 from router_stage import RouterClient, Stage
 
@@ -195,9 +195,9 @@ async def test_a_req_peer_gets_an_answer_and_a_dealer_all_of_it() -> None:
             for socket, request in ((req, [bytes(8)]), (dealer, [b"", bytes(8)])):
                 socket.connect(publisher.replay_endpoint)
                 await socket.send_multipart(request)
-            first = await asyncio.wait_for(req.recv_multipart(), 10)
+            first = await in_time(req.recv_multipart())
             assert parse_replay_reply([b"", *first]).seq == 0  # type: ignore[union-attr]
-            answers = [parse_replay_reply(await asyncio.wait_for(dealer.recv_multipart(), 10)) for _ in range(4)]
+            answers = [parse_replay_reply(await in_time(dealer.recv_multipart())) for _ in range(4)]
             assert [frame and frame.seq for frame in answers] == [0, 1, 2, None]
         finally:
             context.destroy(linger=0)

@@ -13,8 +13,9 @@ import pytest
 import zmq
 from command import serving_process
 from event_source import WIDTH, stored
-from fake_engine import FakeEngine, until
+from fake_engine import FakeEngine
 from follower import following
+from patience import until
 from publisher_peers import published
 from router_stage import RouterClient, Stage
 

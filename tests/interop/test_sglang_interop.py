@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from driven_engine import DrivenEngine, conformance
-from event_source import until
 from follower import Follower, following
+from patience import until
 
 from contract.descriptor import parse_descriptor
 from engine.cache.page_hash import block_name, chain_digests, chain_seed

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from driven_engine import DrivenEngine, conformance
-from event_source import until
 from follower import Follower, following
+from patience import until
 
 from router.conformance.rules import Rule, Verdict
 from router.fleet.identity import Model, Stream, from_vllm

@@ -33,7 +33,8 @@ def start() -> Iterator[Callable[..., EventPublisher]]:
             "replay_endpoint": "tcp://127.0.0.1:0",
             "bind": True,
         }
-        config = local | {name: fields.pop(name) for name in KVEventsConfig.__struct_fields__ if name in fields}
+        named = set(KVEventsConfig.__struct_fields__) - {"dialect"}  # which the publisher is told by whoever makes it
+        config = local | {name: fields.pop(name) for name in named & set(fields)}
         started.append(EventPublisher(msgspec.convert(config, KVEventsConfig), **fields))
         return started[-1]
 

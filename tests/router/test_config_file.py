@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine, FakeVllm, stored, until
+from fake_engine import FakeEngine, FakeVllm, stored
+from patience import until
 from router_stage import Stage
 
 from contract.endpoint import parse_tcp

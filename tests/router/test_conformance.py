@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from event_source import EventSource, until
+from event_source import EventSource
+from patience import until
 from watched_publisher import (
     GOOD,
     QUICK,

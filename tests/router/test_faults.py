@@ -101,13 +101,15 @@ def test_requests_that_store_nothing_new_prove_no_silence() -> None:
     cached = [outcome(predicted=96, reported=96) for _ in range(40)]
     short = [outcome(prompt_tokens=5, counted_tokens=5) for _ in range(40)]
     for outcomes in (cached, short[:15]):
-        assert codes(facts(tally(*outcomes, batches=False), batches=3)) == []
+        assert codes(facts(tally(*outcomes, batches=False), batches=0)) == []
 
 
-def test_one_batch_ends_the_silence() -> None:
+def test_one_batch_ends_the_silence_also_one_that_comes_after_the_last_request() -> None:
     books = tally(*[outcome() for _ in range(20)], batches=False)
+    assert codes(facts(books, batches=0)) == ["events-silent"]
+    assert codes(facts(books, batches=1)) == []
     books.record(outcome(), batches=1)
-    assert codes(facts(books)) == []
+    assert codes(facts(books, batches=1)) == []
 
 
 def test_a_stream_with_holes_says_so() -> None:
@@ -288,6 +290,7 @@ def test_every_fault_says_what_to_do_and_proves_itself() -> None:
         facts(
             tally(*[outcome(counted_tokens=99, predicted=48, reported=0) for _ in range(20)], batches=False),
             advertised_width=3,
+            batches=0,
             lost=1,
             stream_state="untrusted",
             stream_reason="why",

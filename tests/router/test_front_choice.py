@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from fake_engine import DONE, FakeEngine, FakeVllm, sse, stored, until
+from fake_engine import DONE, FakeEngine, FakeVllm, sse, stored
+from patience import until
 from router_stage import RouterClient, Stage
 
 WIDTH = 6

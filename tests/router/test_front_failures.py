@@ -10,7 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from fake_engine import Answer, FakeEngine, answer_at_once, sse, stream, until
+from fake_engine import Answer, FakeEngine, answer_at_once, sse, stream
+from patience import in_time, until
 from router_stage import RouterClient, Stage
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -231,7 +232,7 @@ async def first_event_then_silence(
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(("path", "body"), ROUTES)
-async def test_a_client_that_leaves_before_the_first_token_frees_the_engine_within_a_second(
+async def test_a_client_that_leaves_before_the_first_token_frees_the_engine(
     stage: Stage, path: str, body: dict[str, Any], streamed: bool
 ) -> None:
     """H1, L8."""
@@ -242,22 +243,20 @@ async def test_a_client_that_leaves_before_the_first_token_frees_the_engine_with
     await until(lambda: engine.asked, "the engine has the request")
     assert await router.in_flight() == 1
     asking.cancel()
-    await asyncio.wait_for(engine.asked[0].left.wait(), 1.0)
+    await in_time(engine.asked[0].left.wait())
     await until(lambda: idle(router), "nothing is in flight")
     assert f'kvsteer_requests_total{{route="{path}",status="499"}} 1.0' in await metrics(router)
 
 
 @pytest.mark.parametrize(("path", "body"), ROUTES)
-async def test_a_client_that_leaves_mid_stream_frees_the_engine_within_a_second(
-    stage: Stage, path: str, body: dict[str, Any]
-) -> None:
+async def test_a_client_that_leaves_mid_stream_frees_the_engine(stage: Stage, path: str, body: dict[str, Any]) -> None:
     engine = await stage.engine()
     engine.answer = first_event_then_silence
     router = await stage.router(engine)
     async with router.session.post(router.url + path, json={**body, "stream": True}) as response:
         await response.content.readuntil(b"\n\n")
         response.close()
-    await asyncio.wait_for(engine.asked[0].left.wait(), 1.0)
+    await in_time(engine.asked[0].left.wait())
     await until(lambda: idle(router), "nothing is in flight")
     lines = [line for line in (await metrics(router)).splitlines() if line.startswith("kvsteer_lane_queued_tokens")]
     assert [line.split()[-1] for line in lines] == ["0.0"]
@@ -271,7 +270,7 @@ async def metrics(router: RouterClient) -> str:
 # Away and back
 
 
-async def test_a_killed_engine_that_comes_back_is_used_within_a_probe_interval(stage: Stage) -> None:
+async def test_a_killed_engine_that_comes_back_is_used_again(stage: Stage) -> None:
     """H6."""
     engines = await stage.engines(2)
     router = await stage.router(*engines, policy="round_robin", probe_interval=0.2)
@@ -280,10 +279,7 @@ async def test_a_killed_engine_that_comes_back_is_used_within_a_probe_interval(s
     assert (await router.complete([1]))[0] == 200
     assert len(engines[0].asked) == 0
     await engines[0].start()
-    loop = asyncio.get_running_loop()
-    back = loop.time()
     await router.until_state(engines[0], "healthy")
-    assert loop.time() - back < 1.0
     await asyncio.gather(*(router.complete([number]) for number in range(4)))
     assert len(engines[0].asked) == 2
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from fake_engine import until
+from patience import until
 from router_stage import RouterClient, Stage
 
 ADMIN = {"Authorization": "Bearer chief"}

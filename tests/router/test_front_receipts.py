@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from fake_engine import FakeEngine, stored, until
+from fake_engine import FakeEngine, stored
+from patience import until
 from router_stage import RouterClient, Stage
 
 PROMPT = list(range(40))

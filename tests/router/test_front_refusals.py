@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine, until
+from connections import connect
+from fake_engine import FakeEngine
+from patience import in_time, until
 from router_stage import RouterClient, Stage
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -78,9 +79,9 @@ async def test_a_body_above_the_limit_is_a_413_whether_or_not_it_says_its_length
 async def test_a_body_that_does_not_come_is_given_up(stage: Stage) -> None:
     """H7, the body's half."""
     router = await stage.router(await stage.engine(), body_timeout=0.2)
-    reader, writer = await asyncio.open_connection(*router.url.removeprefix("http://").split(":"))
+    reader, writer = await connect(router.url)
     writer.write(b'POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"te')
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n"), 5.0)
+    head = await in_time(reader.readuntil(b"\r\n"))
     assert head.startswith(b"HTTP/1.1 408")
     writer.close()
     await writer.wait_closed()
@@ -108,9 +109,9 @@ async def test_unknown_routes_and_methods(stage: Stage) -> None:
 async def test_an_http2_preface_is_survived(stage: Stage) -> None:
     """H8."""
     router = await stage.router(await stage.engine())
-    reader, writer = await asyncio.open_connection(*router.url.removeprefix("http://").split(":"))
+    reader, writer = await connect(router.url)
     writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-    answer = await asyncio.wait_for(reader.read(), 5.0)
+    answer = await in_time(reader.read())
     assert answer.startswith(b"HTTP/1.")
     writer.close()
     await writer.wait_closed()

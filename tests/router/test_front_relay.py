@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from fake_engine import DONE, FakeEngine, sse, stream, until
+from fake_engine import DONE, FakeEngine, sse, stream
+from patience import in_time, until
 from router_stage import Stage
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -165,7 +166,7 @@ async def test_an_event_is_passed_on_before_the_next_one_exists(stage: Stage) ->
     engine.answer = paused
     router = await stage.router(engine)
     async with router.session.post(f"{router.url}/v1/completions", json={"prompt": "a", "stream": True}) as response:
-        first = await asyncio.wait_for(response.content.readuntil(b"\n\n"), 5.0)
+        first = await in_time(response.content.readuntil(b"\n\n"))
         assert first == sse({"choices": [{"text": "1"}]})
         assert (await router.replica(engine))["requests"]["in_flight"] == 1
         go_on.set()

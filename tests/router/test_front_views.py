@@ -6,7 +6,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine, FakeVllm, free_port, stored, until
+from fake_engine import FakeEngine, FakeVllm, free_port, stored
+from patience import until
 from router_stage import RouterClient, Stage
 
 from contract.events import AllBlocksCleared

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from fake_engine import FakeEngine, FakeVllm, until
+from fake_engine import FakeEngine, FakeVllm
+from patience import until
 from router_stage import RouterClient, Stage
 
 from router.config import ConfigError, RouterConfig

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import zmq
-from event_source import WIDTH, EventSource, Replies, holds_the_truth, stored, until
+from event_source import WIDTH, EventSource, Replies, holds_the_truth, stored
 from follower import QUICK, following, in_effect, pair
+from patience import until
 
 from contract.descriptor import LaneAddress
 from contract.events import AllBlocksCleared, BlockRemoved, Dialect

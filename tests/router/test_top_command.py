@@ -10,7 +10,8 @@ import termios
 from random import Random
 
 from command import kvsteer_router
-from fake_engine import FakeEngine, free_port, stored, until
+from fake_engine import FakeEngine, free_port, stored
+from patience import in_time, until
 from router_stage import Stage
 
 PROMPT = Random(4).choices(range(250), k=300)
@@ -54,7 +55,7 @@ async def test_q_ends_the_live_view(stage: Stage) -> None:
         while b"replica" not in shown:
             shown += await asyncio.to_thread(os.read, ours, 65536)
         os.write(ours, b"q")
-        assert await asyncio.wait_for(process.wait(), 20) == 0
+        assert await in_time(process.wait()) == 0
     finally:
         if process.returncode is None:
             process.kill()

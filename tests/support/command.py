@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
+from patience import in_time
 
 __all__ = ["Ended", "kvsteer_router", "serving_process"]
-
-READY_SECONDS = 30.0
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -39,7 +38,7 @@ async def serving_process(*argv: str) -> AsyncIterator[tuple[str, int]]:
     )
     try:
         assert process.stdout is not None
-        line = (await asyncio.wait_for(process.stdout.readline(), READY_SECONDS)).decode()
+        line = (await in_time(process.stdout.readline())).decode()
         assert line.startswith("kvsteer-router ready http://"), line
         yield line.split()[-1], process.pid
     finally:

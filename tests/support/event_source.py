@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import Literal, Self
 
@@ -16,18 +14,9 @@ from contract.events import BlockRemoved, BlockStored, Dialect, Event, encode_ba
 from contract.framing import Frame, FramingError, parse_replay_request, pub_frames, replay_end, replay_reply
 from router.intake.index import BlockIndex, LaneHandle
 
-DEADLINE_SECONDS = 20.0
 WIDTH = 6
 Replies = Literal["four frames", "three frames", "never", "nonsense"]
 _STAMPS = itertools.count()
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    """Return once the condition holds; fail after the deadline."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS:g} s: {what}"
-        await asyncio.sleep(0.002)
 
 
 def stored(name: int) -> BlockStored:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from aiohttp import web
+from patience import until
 
 from contract.endpoint import parse_tcp
 from contract.events import BlockStored, Event
@@ -18,22 +19,8 @@ from publisher import EventPublisher, PublisherError
 
 __all__ = ["Asked", "FakeEngine", "FakeVllm", "free_port", "stored", "until"]
 
-DEADLINE_SECONDS = 15.0
 ATTEMPTS = 50
 Answer = Callable[["FakeEngine", web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
-
-
-async def until(condition: Callable[[], Any], what: str, *, seconds: float = DEADLINE_SECONDS) -> None:
-    """Return once the condition holds (it may be a coroutine function); fail after the deadline."""
-    try:
-        async with asyncio.timeout(seconds):
-            while True:
-                held = condition()
-                if await held if asyncio.iscoroutine(held) else held:
-                    return
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"not within {seconds:g} s: {what}") from None
 
 
 def free_port() -> int:

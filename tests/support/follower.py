@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from event_source import EventSource, Replies, holds_the_truth, until
+from event_source import EventSource, Replies, holds_the_truth
+from patience import in_time, until
 
 from contract.descriptor import LaneAddress
 from contract.events import BlockRemoved
@@ -68,9 +68,7 @@ async def following(
     try:
         yield Follower(subscriber, index, handle)
     finally:
-        started = time.monotonic()
-        await subscriber.close()
-        assert time.monotonic() - started < 1.0, "a subscriber closes within a second"
+        await in_time(subscriber.close())
         index.check_invariants()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import zmq
+from patience import PATIENCE
 
 from contract.endpoint import needs_ipv6
 from contract.events import AllBlocksCleared, BlockRemoved, decode_batch
@@ -20,7 +21,6 @@ from contract.kv_events_config import KVEventsConfig
 from publisher import EventPublisher
 
 Socket = zmq.Socket[bytes]
-DEADLINE_SECONDS = 20.0
 
 
 def removal(number: int) -> BlockRemoved:
@@ -44,11 +44,11 @@ def recorded(path: Path) -> list[Frame]:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Return once the condition holds; fail after the deadline."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
+    """Return once the condition holds; fail where it never does."""
+    deadline = time.monotonic() + PATIENCE
     pause = threading.Event()
     while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS:g} s: {what}"
+        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
         pause.wait(0.002)
 
 
@@ -122,7 +122,7 @@ class Peers:
         """A socket that is ready to bind or connect, and that gives up in time."""
         socket = self.context.socket(kind)
         self._sockets.append(socket)
-        socket.rcvtimeo = int(DEADLINE_SECONDS * 1000)
+        socket.rcvtimeo = int(PATIENCE * 1000)
         socket.linger = 0
         socket.ipv6 = needs_ipv6(endpoint)
         return socket

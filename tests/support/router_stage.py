@@ -10,7 +10,8 @@ from typing import Any
 
 import aiohttp
 from event_source import EventSource
-from fake_engine import FakeEngine, until
+from fake_engine import FakeEngine
+from patience import until
 
 from contract.endpoint import parse_tcp
 from router.choice.tokenization import named_tokenizer

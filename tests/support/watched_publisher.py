@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from event_source import EventSource, until
+from event_source import EventSource
+from patience import until
 
 from contract.events import AllBlocksCleared, BlockRemoved, BlockStored, Dialect, Event, encode_batch
 from contract.framing import Frame
