@@ -69,7 +69,7 @@ def _must_be_announced(facts: LaneFacts) -> list[Outcome]:
     The router held nothing of them, so the block was new (the engine found less than a block), or it was told of
     earlier (all that was told is known). Nothing follows from them while events do not flow.
     """
-    if not facts.batches or facts.lost or facts.tally.silent_stores >= ENOUGH:
+    if not facts.batches or facts.lost or facts.tally.silent_stores(facts.batches) >= ENOUGH:
         return []
     return [
         outcome

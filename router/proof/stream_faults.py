@@ -43,7 +43,7 @@ def width_mismatch(facts: LaneFacts) -> Iterator[Fault]:
 
 def events_silent(facts: LaneFacts) -> Iterator[Fault]:
     """Requests that must have stored blocks, and not a word of it."""
-    stores = facts.tally.silent_stores
+    stores = facts.tally.silent_stores(facts.batches)
     if stores < SILENT_STORES:
         return
     why = facts.no_events or f"nothing came from {facts.endpoint}: wrong port, or events are off on the engine"

@@ -72,7 +72,7 @@ class LaneTally:
         self.reported = 0
         self.ever_reported = False
         self.window: deque[Outcome] = deque(maxlen=WINDOW)
-        self.silent_stores = 0
+        self._silent_stores = 0
         self._batches_seen = 0
 
     def record(self, outcome: Outcome, *, batches: int) -> None:
@@ -83,9 +83,16 @@ class LaneTally:
         self.ever_reported = self.ever_reported or outcome.reported is not None
         self.window.append(outcome)
         if batches != self._batches_seen:
-            self._batches_seen, self.silent_stores = batches, 0
+            self._batches_seen, self._silent_stores = batches, 0
         elif outcome.stores_blocks:
-            self.silent_stores += 1
+            self._silent_stores += 1
+
+    def silent_stores(self, batches: int) -> int:
+        """Requests since the last of ``batches`` event batches that must have stored blocks.
+
+        Batches that came after the last request has ended break the silence too: events may be late.
+        """
+        return self._silent_stores if batches == self._batches_seen else 0
 
     @property
     def window_sums(self) -> WindowSums:
@@ -105,4 +112,4 @@ class LaneTally:
         """Another process is behind the lane: what was seen of the old one proves nothing. Sums stay."""
         self.window.clear()
         self.ever_reported = False
-        self._batches_seen = self.silent_stores = 0
+        self._batches_seen = self._silent_stores = 0
