@@ -35,7 +35,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser("router", help="measure what routers add to a request and cost, ours and peers'")
     parser.add_argument("--runs", type=_count, default=3, help="figures are medians of so many (default: 3)")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts (default: 0)")
-    parser.add_argument("--quick", action="store_true", help="few requests of one length: to see that it works, not how fast")
+    parser.add_argument("--quick", action="store_true", help="little of everything: to see that it works")
     parser.add_argument(
         "--only", nargs="+", metavar="ROUTER", help="of " + ", ".join(router.name for router in _ROUTERS)
     )
