@@ -12,6 +12,7 @@ from router.config_file import read_config_file
 from router.flags import CONFIG_HELP, PROGRAM, LineParser
 from router.replay import cannot_print
 from router.trace.chunk import TraceFileError
+from router.trace.convert_command import FRAMES, KINDS, KVTRACE, MOONCAKE, ConvertOptions, run_convert
 from router.trace.record_command import RecordOptions, run_record
 from router.trace.recorded_prompt import WidthError
 from router.trace.replayer import TraceOrderError
@@ -118,8 +119,23 @@ def _what_if(parser: LineParser, given: argparse.Namespace) -> int:
     return run_what_if(options)
 
 
+def _add_convert(parser: LineParser) -> None:
+    parser.add_argument("source", type=Path, metavar="IN", help="a .kvtrace, or JSON lines: frames, or a workload")
+    parser.add_argument("target", type=Path, metavar="OUT", help="what is not there yet; a name in .gz is gzipped")
+    parser.add_argument("--to", choices=KINDS, help=f"what to make (default: {KVTRACE}, where OUT has that suffix)")
+    parser.add_argument("--replica", metavar="URL", help="whose frames to write, where several were recorded")
+
+
+def _convert(parser: LineParser, given: argparse.Namespace) -> int:
+    kind = given.to or (KVTRACE if given.target.suffix == f".{KVTRACE}" else None)
+    if kind is None:
+        parser.error(f"--to is needed: {given.target.name} could be {FRAMES} or {MOONCAKE}")
+    return run_convert(ConvertOptions(source=given.source, target=given.target, kind=kind, replica=given.replica))
+
+
 _COMMANDS = {
     "record": (_add_record, _record, "Watch replicas as a router does, and write down what they show."),
+    "convert": (_add_convert, _convert, "Turn traces into JSON lines of frames or Mooncake-format workloads, or back."),
     "what-if": (_add_what_if, _what_if, "What other rules and widths would have done on the recorded requests."),
     "show": (_add_show, _show, "What a trace holds, lane by lane and in time."),
 }

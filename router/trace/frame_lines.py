@@ -23,10 +23,10 @@ class RecordingError(ValueError):
     """A recording that cannot be read; the message names the file and the line."""
 
 
-class _Line(msgspec.Struct):
+class _Line(msgspec.Struct, kw_only=True):
+    topic: str = ""
     seq: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)]
     payload_b64: str
-    topic: str = ""
 
 
 def read_recording(path: Path) -> Iterator[Frame]:

@@ -76,7 +76,7 @@ def _lanes(summary: TraceSummary) -> Table:
     table = Table()
     table.add_column("lane", no_wrap=True)
     for heading in _LANE_HEADINGS:
-        table.add_column(heading, justify="left" if heading == "stream" else "right")
+        table.add_column(heading, justify="left" if heading == "stream" else "right", no_wrap=True)
     for lane in summary.lanes:
         table.add_row(*_cells(lane))
     return table
@@ -98,6 +98,8 @@ def _width(lane: LaneTotals) -> str:
     """What was advertised, and what was sent where that is something else."""
     sent = ", ".join(map(str, lane.emitted_block_sizes))
     said = or_nothing(lane.advertised_block_size)
+    if lane.advertised_block_size is None:
+        return sent or said
     return said if sent in ("", said) else f"{said} said, {sent} sent"
 
 

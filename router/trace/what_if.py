@@ -193,12 +193,15 @@ class _Reading:
 def what_if(reader: TraceReader, *, policies: Sequence[str], block_sizes: Sequence[int] = (), seed: int = 0) -> WhatIf:
     """Ask each rule, as it is, and for each width once more as a router that hashes everything at that width.
 
+    ``approx`` looks at no lane's blocks, so that it finds the same at any width, and is asked once.
+
     Raises:
         TraceFileError: the trace cannot be read, or is damaged.
         TraceOrderError: its records do not fit together.
         WidthError: its prompts cannot be looked up at one of the widths.
     """
-    reading = _Reading([(rule, size) for size in (None, *block_sizes) for rule in policies], seed=seed)
+    rules = [(rule, size) for size in (None, *block_sizes) for rule in policies if size is None or rule != APPROX]
+    reading = _Reading(rules, seed=seed)
     for record in reader:
         reading.feed(record)
     return WhatIf(
