@@ -23,7 +23,7 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int = 5_000
     load: float = 0.7
     speeds: tuple[float, ...] = (1.0,)
-    decode_cost: float = 100.0
+    decode_cost: float = 0.0
     lag: float = 0.0
     loss: float = 0.0
     restarts: int = 0
