@@ -123,7 +123,7 @@ def add_replay_command(subparsers: argparse._SubParsersAction[Any]) -> argparse.
     )
     parser.add_argument("file", type=Path, help='JSON lines of recorded frames: {"topic", "seq", "payload_b64"}')
     parser.add_argument("--each", action="store_true", help="print a line after every frame, not only at the end")
-    parser.add_argument("--prompt", type=_token_ids, metavar="IDS", help="JSON list of token ids to look up")
+    parser.add_argument("--prompt", type=token_ids, metavar="IDS", help="JSON list of token ids to look up")
     parser.add_argument(
         "--block-size", type=_positive, metavar="N", help="the width a descriptor would have advertised"
     )
@@ -161,7 +161,8 @@ def _print(record: ReplayRecord) -> None:
     print(msgspec.json.encode(record).decode(), flush=True)
 
 
-def _token_ids(text: str) -> Prompt:
+def token_ids(text: str) -> Prompt:
+    """A prompt of a command line, for ``argparse``."""
     try:
         return Prompt(msgspec.json.decode(text, type=list[int]))
     except (msgspec.MsgspecError, TokenIdError) as error:

@@ -28,8 +28,14 @@ EXCEPTIONS = {("engine.__main__", "publisher")}
 
 # Library -> the only modules (glob patterns) that may import it.
 FENCES: dict[str, tuple[str, ...]] = {
-    # The conformance listener must see frames as they come, where a subscriber repairs and drops what it gets.
-    "zmq": ("publisher.transport", "router.intake.subscriber", "router.conformance.listener"),
+    # The conformance listener must see frames as they come, where a subscriber repairs and drops what it gets; a trace
+    # is played to other people's routers as it was recorded, faults included, where a publisher would number it anew.
+    "zmq": (
+        "publisher.transport",
+        "router.intake.subscriber",
+        "router.conformance.listener",
+        "router.trace.publication",
+    ),
     "torch": ("engine.*", "bench.engine.*", "bench.gpu", "bench.kernel_cases"),
     "triton": ("engine.kernels.*",),
     "safetensors": ("engine.model.*",),
@@ -44,9 +50,11 @@ FENCES: dict[str, tuple[str, ...]] = {
         "router.choice*",
         "router.console*",
         "router.conformance.server",
+        "router.trace.stand_in",
         "bench.*",
     ),
     "zstandard": ("router.trace.*",),
+    "pytest": ("router.trace.plugin",),
     "prometheus_client": ("engine.server*", "router.service", "router.front*"),
 }
 ENGINE_EXTRA = ("gguf", "huggingface_hub", "numpy", "safetensors", "torch", "triton")

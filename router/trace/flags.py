@@ -7,15 +7,20 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from contract.endpoint import MAX_PORT, EndpointError, parse_tcp
 from router.config import ConfigError, RouterConfig
 from router.config_file import read_config_file
 from router.flags import CONFIG_HELP, PROGRAM, LineParser
-from router.replay import cannot_print
+from router.front.server import BindError
+from router.replay import cannot_print, token_ids
 from router.trace.chunk import TraceFileError
 from router.trace.convert_command import FRAMES, KINDS, KVTRACE, MOONCAKE, ConvertOptions, run_convert
+from router.trace.publication import PublishError
 from router.trace.record_command import RecordOptions, run_record
 from router.trace.recorded_prompt import WidthError
+from router.trace.replay_command import ReplayOptions, run_replay_trace, run_serve_trace
 from router.trace.replayer import TraceOrderError
+from router.trace.served_replay import ServeOptions
 from router.trace.show_command import ShowOptions, run_show
 from router.trace.what_if import RULES
 from router.trace.what_if_command import WhatIfOptions, run_what_if
@@ -24,6 +29,7 @@ __all__ = ["TRACE", "run_trace"]
 
 TRACE = "trace"
 LONGEST_SECONDS = 30 * 86_400.0
+FASTEST = 1_000_000.0
 _FILE_HELP = "a .kvtrace file"
 
 
@@ -34,7 +40,7 @@ def run_trace(argv: Sequence[str]) -> int:
     run: Callable[[LineParser, argparse.Namespace], int] = given.run
     try:
         return run(subparsers[given.what], given)
-    except (TraceFileError, TraceOrderError, WidthError) as error:
+    except (TraceFileError, TraceOrderError, WidthError, PublishError, BindError) as error:
         print(f"{PROGRAM} {TRACE} {given.what}: {error}", file=sys.stderr)
         return 1
     except OSError as error:
@@ -119,6 +125,38 @@ def _what_if(parser: LineParser, given: argparse.Namespace) -> int:
     return run_what_if(options)
 
 
+def _add_replay(parser: LineParser) -> None:
+    parser.add_argument("file", type=Path, help=_FILE_HELP)
+    parser.add_argument(
+        "--speed", type=float, default=0.0, help="1.0: at the recorded times; 0: as fast as it goes (default)"
+    )
+    parser.add_argument("--prompt", type=token_ids, metavar="IDS", help="JSON list of token ids to look up in the end")
+    parser.add_argument("--json", action="store_true", dest="as_json", help="print JSON in place of a table")
+    parser.add_argument(
+        "--serve",
+        metavar="tcp://HOST:PORT",
+        help="publish it instead, a port a lane from this one on, replays behind them, and HTTP for each replica, so "
+        "that a router can be pointed at it; port 0: the system chooses",
+    )
+    parser.add_argument("--http-port", type=int, default=0, help="first HTTP port (default: the system chooses)")
+
+
+def _replay(parser: LineParser, given: argparse.Namespace) -> int:
+    if not 0 <= given.speed <= FASTEST:
+        parser.error(f"--speed must be in [0, {FASTEST:g}], got {given.speed:g}")
+    if given.serve is None:
+        return run_replay_trace(
+            ReplayOptions(file=given.file, speed=given.speed, prompt=given.prompt, as_json=given.as_json)
+        )
+    if not 0 <= given.http_port <= MAX_PORT:
+        parser.error(f"--http-port must be in [0, {MAX_PORT}], got {given.http_port}")
+    try:
+        address = parse_tcp(given.serve)
+    except EndpointError as error:
+        parser.error(f"--serve: {error}")
+    return run_serve_trace(ServeOptions(file=given.file, address=address, http_port=given.http_port, speed=given.speed))
+
+
 def _add_convert(parser: LineParser) -> None:
     parser.add_argument("source", type=Path, metavar="IN", help="a .kvtrace, or JSON lines: frames, or a workload")
     parser.add_argument("target", type=Path, metavar="OUT", help="what is not there yet; a name in .gz is gzipped")
@@ -135,6 +173,7 @@ def _convert(parser: LineParser, given: argparse.Namespace) -> int:
 
 _COMMANDS = {
     "record": (_add_record, _record, "Watch replicas as a router does, and write down what they show."),
+    "replay": (_add_replay, _replay, "Replay a trace through streams and index, or to any router over sockets."),
     "convert": (_add_convert, _convert, "Turn traces into JSON lines of frames or Mooncake-format workloads, or back."),
     "what-if": (_add_what_if, _what_if, "What other rules and widths would have done on the recorded requests."),
     "show": (_add_show, _show, "What a trace holds, lane by lane and in time."),
