@@ -162,5 +162,6 @@ def _asked(path: Path, number: int, row: TraceRow, at: float) -> Routed:
         stream=True,
         predicted=0,
         pending=0,
+        namespaced=False,
         prefixes=(PrefixKeys(BLOCK_TOKENS, False, keys),),
     )

@@ -58,6 +58,8 @@ class RecordedPrompt(Prompt):
 
     def __init__(self, routed: Routed, *, hashed_at: int | None = None) -> None:
         super().__init__(())
+        self.namespaced = routed.namespaced
+        self._ids_known = routed.token_ids or ()
         self._tokens = max(routed.prompt_tokens - 1, 0)
         self._recorded = {(prefix.width, prefix.pairs): prefix for prefix in routed.prefixes}
         self._lists: dict[tuple[int, bool], BlockKeys] = {}
@@ -67,6 +69,10 @@ class RecordedPrompt(Prompt):
 
     def __len__(self) -> int:
         return self._tokens
+
+    def head(self, count: int) -> Sequence[int]:
+        """The first ids, where they were recorded."""
+        return self._ids_known[:count]
 
     def keys(self, *, width: int, pairs: bool = False) -> BlockKeys:
         """See `Prompt`. None at a width that was not recorded."""

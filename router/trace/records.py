@@ -142,7 +142,8 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="ro
     """A lane was chosen for a request, or for another attempt at it.
 
     ``lane`` is None where nobody chose (a workload). ``lanes`` might have served it. ``predicted`` tokens were held
-    there, ``pending`` more on their way. The last token, which an engine always computes, is in no key.
+    there, ``pending`` more on their way. ``namespaced``: an adapter or a salt belongs to the prompt. Its last token,
+    which an engine always computes, is in no key.
     """
 
     at: float
@@ -155,6 +156,7 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="ro
     stream: bool
     predicted: int
     pending: int
+    namespaced: bool
     prefixes: Sequence[PrefixKeys]
     packed_ids: bytes | None = None
 

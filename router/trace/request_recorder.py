@@ -48,6 +48,7 @@ class RequestRecorder:
             stream=plan.request.stream,
             predicted=chosen.matched_tokens,
             pending=chosen.pending_tokens,
+            namespaced=prompt is not None and prompt.namespaced,
             prefixes=[] if prompt is None else _prefixes(prompt, plan.lanes),
             packed_ids=pack_ids(prompt.head(len(prompt))) if prompt is not None and self._with_tokens else None,
         )
