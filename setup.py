@@ -4,6 +4,10 @@ from setuptools import Extension, setup
 
 setup(
     ext_modules=[
+        Extension("contract._keys", sources=["contract/_keys.c"], extra_compile_args=["-O3"], optional=True),
+        Extension(
+            "router.intake._table", sources=["router/intake/_table.c"], extra_compile_args=["-O3"], optional=True
+        ),
         Extension(
             "engine.kernels._narrow_product",
             sources=["engine/kernels/narrow_product.c"],

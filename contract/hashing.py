@@ -9,6 +9,9 @@ removals only. What a router matches prompts by is this chain over the token ids
 so two engines with different hash functions index the same prompt under the same keys. A block that holds an id above
 2**32-1 (multimodal padding) is hashed as a 0xff marker byte followed by u64 ids, the layout rule of SGLang 0.5.23's
 own page hash. Only full blocks have a key. This module does no I/O and keeps no state.
+
+Ids are kept *compact*: an array of u32 where they fit, which is hashed without an int object for each, and a list where
+they do not. A compiled core does the work where it was built (``keys_core``).
 """
 
 from __future__ import annotations
@@ -16,11 +19,17 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-__all__ = ["TokenIdError", "block_key", "block_keys", "chain", "extend_key", "namespace_key", "pack_tokens"]
+from contract import keys_core
+
+__all__ = ["Ids", "TokenIdError", "block_key", "block_keys", "compact", "extend_key", "namespace_key", "pack_tokens"]
+
+Ids: TypeAlias = "array[int] | list[int]"
+"""Token ids as ``compact`` makes them."""
 
 WIDE_MARKER = b"\xff"
 _ENCODE = msgspec.msgpack.encode
@@ -79,28 +88,33 @@ def extend_key(key: int, extra: object) -> int:
     return xxh3_64_intdigest(_ENCODE(extra), key)
 
 
-def chain(blocks: Iterable[Sequence[int]], *, parent: int) -> list[int]:
-    """Keys of consecutive blocks."""
-    keys = []
-    for block in blocks:
-        parent = block_key(block, parent=parent)
-        keys.append(parent)
-    return keys
+def compact(tokens: Sequence[int]) -> Ids:
+    """Ids as u32 where all fit, so that every later slice and hash is a copy of memory; else a list.
+
+    Raises:
+        TokenIdError: an id is negative or above 2**64-1.
+    """
+    packed = keys_core.pack_list(tokens)
+    if packed is not None:
+        return array(_U32, packed)
+    try:
+        return array(_U32, tokens)
+    except OverflowError:
+        _pack_wide(tokens)  # raises for an id that no width can hold
+        return list(tokens)
 
 
-def block_keys(tokens: Sequence[int], *, width: int, parent: int = 0) -> list[int]:
+def block_keys(tokens: Sequence[int], *, width: int, parent: int = 0) -> array[int]:
     """Keys of all full blocks of ``width`` tokens, from the first token on. Cost: one pass over the ids.
 
     Raises:
         TokenIdError: an id is negative or above 2**64-1.
     """
-    end = len(tokens) - len(tokens) % width
-    try:
-        packed = _little_endian(array(_U32, tokens))
-    except OverflowError:
-        return chain((tokens[start : start + width] for start in range(0, end, width)), parent=parent)
-    view, step, keys = memoryview(packed), 4 * width, []
-    for start in range(0, 4 * end, step):
-        parent = xxh3_64_intdigest(view[start : start + step], parent)
+    ids = tokens if isinstance(tokens, array) and tokens.typecode == _U32 else compact(tokens)
+    if isinstance(ids, array):
+        return array(_U64, keys_core.chain(ids, width, parent))
+    keys = array(_U64)
+    for start in range(0, len(ids) - len(ids) % width, width):
+        parent = block_key(ids[start : start + width], parent=parent)
         keys.append(parent)
     return keys

@@ -10,24 +10,24 @@ import itertools
 from array import array
 from collections.abc import Iterator, Sequence
 
-from contract.hashing import block_keys, namespace_key, pack_tokens
+from contract.hashing import Ids, block_keys, compact, namespace_key
 
 __all__ = ["BlockKeys", "Prompt"]
 
 _FIRST_CHUNK = 8
-_LARGEST_CHUNK = 128
-_Ids = Sequence[int]
+_GROWTH = 4
+_LARGEST_CHUNK = 512
 
 
 class BlockKeys:
     """Keys of a prompt's full blocks in order; each is hashed when it is first looked at, with some that follow."""
 
-    def __init__(self, ids: _Ids, *, units_per_block: int, root: int) -> None:
+    def __init__(self, ids: Sequence[int], *, units_per_block: int, root: int) -> None:
         self._ids = ids
         self._step = units_per_block
         self._root = root
         self._length = len(ids) // units_per_block
-        self._keys: list[int] = []
+        self._keys = array("Q")
 
     def __len__(self) -> int:
         return self._length
@@ -40,12 +40,17 @@ class BlockKeys:
         return self._keys[block]
 
     def __iter__(self) -> Iterator[int]:
+        for chunk in self.chunks():
+            yield from chunk
+
+    def chunks(self) -> Iterator[array[int]]:
+        """All keys, some at a time; hashed when the chunk is asked for."""
         done = 0
         while done < self._length:
             if done == len(self._keys):
                 self._grow()
             chunk = self._keys[done:]
-            yield from chunk
+            yield chunk
             done += len(chunk)
 
     @property
@@ -55,7 +60,7 @@ class BlockKeys:
 
     def _grow(self) -> None:
         done = len(self._keys)
-        count = min(self._length - done, max(done, _FIRST_CHUNK), _LARGEST_CHUNK)
+        count = min(self._length - done, max((_GROWTH - 1) * done, _FIRST_CHUNK), _LARGEST_CHUNK)
         chunk = self._ids[done * self._step : (done + count) * self._step]
         parent = self._keys[-1] if self._keys else self._root
         self._keys += block_keys(chunk, width=self._step, parent=parent)
@@ -71,16 +76,16 @@ class Prompt:
     """
 
     def __init__(self, tokens: Sequence[int], *, lora_name: str | None = None, cache_salt: str | None = None) -> None:
-        self._ids = _compact(tokens)
+        self._ids = compact(tokens)
         self.namespaced = lora_name is not None or cache_salt is not None
         self._root = namespace_key(lora_name=lora_name, cache_salt=cache_salt)
-        self._pairs: _Ids | None = None
+        self._pairs: Ids | None = None
         self._keys: dict[tuple[int, bool], BlockKeys] = {}
 
     def __len__(self) -> int:
         return len(self._ids)
 
-    def head(self, count: int) -> _Ids:
+    def head(self, count: int) -> Sequence[int]:
         """The first ids, at most ``count``."""
         return self._ids[:count]
 
@@ -99,17 +104,8 @@ class Prompt:
             found = self._keys[width, pairs] = BlockKeys(ids, units_per_block=units, root=self._root)
         return found
 
-    def _as_pairs(self) -> _Ids:
+    def _as_pairs(self) -> Ids:
         if self._pairs is None:
             ids = self._ids
-            self._pairs = _compact([unit for pair in itertools.pairwise(ids) for unit in pair])
+            self._pairs = compact([unit for pair in itertools.pairwise(ids) for unit in pair])
         return self._pairs
-
-
-def _compact(tokens: Sequence[int]) -> _Ids:
-    """Ids as u32 where they fit, so that every later slice and hash is a copy of memory."""
-    try:
-        return array("I", tokens)
-    except OverflowError:
-        pack_tokens(tokens)  # raises for an id that no width can hold
-        return list(tokens)

@@ -7,6 +7,7 @@ at token 0), digest of prompt embeddings. vLLM up to 0.13 names an adapter by it
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import msgspec
@@ -69,7 +70,7 @@ def _split_salt(keys: _Extras) -> tuple[str | None, _Extras]:
     return texts[0], [key for key in keys if not isinstance(key, str)]
 
 
-def store_keys(event: BlockStored, *, parent: int, extras: Sequence[object] | None) -> list[int]:
+def store_keys(event: BlockStored, *, parent: int, extras: Sequence[object] | None) -> array[int]:
     """Keys of a dense store's blocks under their parent's key.
 
     Raises:
@@ -77,7 +78,7 @@ def store_keys(event: BlockStored, *, parent: int, extras: Sequence[object] | No
     """
     if extras is None:
         return block_keys(event.token_ids, width=event.units_per_block, parent=parent)
-    keys = []
+    keys = array("Q")
     for block, extra in enumerate(extras):
         parent = block_key(block_tokens(event, block), parent=parent)
         parent = parent if extra is None else extend_key(parent, extra)

@@ -7,14 +7,13 @@ within a bound on their number.
 
 from __future__ import annotations
 
-from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from contract.events import BlockHash
-from contract.hashing import block_key, extend_key
+from contract.hashing import block_key, compact, extend_key
 
 __all__ = ["Orphan", "Orphans"]
 
@@ -54,7 +53,7 @@ class Orphans:
         """Let a block wait for its parent; the oldest one gives way where the bound is reached."""
         if name in self._parked:
             return
-        self._parked[name] = Orphan(orphan.parent, _compact(orphan.token_ids), orphan.extra)
+        self._parked[name] = Orphan(orphan.parent, compact(orphan.token_ids), orphan.extra)
         self._children.setdefault(orphan.parent, set()).add(name)
         if len(self._parked) > self._limit:
             self.forget(next(iter(self._parked)))
@@ -93,10 +92,3 @@ class Orphans:
         assert links == {(parent, name) for parent, names in self._children.items() for name in names}, "orphan links"
         assert all(self._children.values()), "an empty set of children"
         assert len(self._parked) <= self._limit, f"{len(self._parked)} orphans, limit {self._limit}"
-
-
-def _compact(token_ids: Sequence[int]) -> Sequence[int]:
-    try:
-        return array("I", token_ids)
-    except OverflowError:
-        return tuple(token_ids)

@@ -204,7 +204,7 @@ def test_ids_may_come_in_any_sequence(dialect: Dialect) -> None:
         event = BlockStored(block_hashes=[1, 2], parent_block_hash=None, token_ids=ids, block_size=2)
         decoded = decode_batch(encode_batch([event], ts=0.0, dp_rank=0, dialect=dialect)).events[0]
         assert isinstance(decoded, BlockStored)
-        assert decoded.token_ids == [0, 1, 2, 3]
+        assert list(decoded.token_ids) == [0, 1, 2, 3]
 
 
 def test_what_a_wire_cannot_carry_is_refused() -> None:

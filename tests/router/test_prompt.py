@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from array import array
 
 import pytest
 
@@ -17,7 +18,7 @@ def test_keys_are_the_contracts_chain_at_every_width() -> None:
     tokens = random.Random(7).choices(range(150_000), k=1_000)
     prompt = Prompt(tokens)
     for width in (1, WIDTH, 16, 64):
-        assert list(prompt.keys(width=width)) == block_keys(tokens, width=width)
+        assert array("Q", prompt.keys(width=width)) == block_keys(tokens, width=width)
 
 
 def test_keys_are_hashed_only_as_far_as_somebody_looks() -> None:
@@ -51,7 +52,7 @@ def test_pairs_are_neighbours_so_n_tokens_make_one_pair_less() -> None:
     tokens = list(range(10, 10 + WIDTH + 1))
     keys = Prompt(tokens).keys(width=WIDTH, pairs=True)
     flat = [unit for pair in itertools.pairwise(tokens) for unit in pair]
-    assert list(keys) == block_keys(flat, width=2 * WIDTH)
+    assert array("Q", keys) == block_keys(flat, width=2 * WIDTH)
     assert len(Prompt(tokens[:-1]).keys(width=WIDTH, pairs=True)) == 0
 
 
@@ -65,7 +66,7 @@ def test_namespaces_start_chains_of_their_own() -> None:
 
 def test_ids_above_32_bits_are_hashed_as_the_contract_hashes_them() -> None:
     tokens = [1, 2**40, *range(3, 2 * WIDTH + 1)]
-    assert list(Prompt(tokens).keys(width=WIDTH)) == block_keys(tokens, width=WIDTH)
+    assert array("Q", Prompt(tokens).keys(width=WIDTH)) == block_keys(tokens, width=WIDTH)
 
 
 @pytest.mark.parametrize("bad", [-1, 2**64])
