@@ -29,31 +29,35 @@ class Claims:
 
     def add(self, keys: Sequence[int], tier: str) -> None:
         """The lane holds each of the keys once more."""
-        masks, bit = self._holders.masks, self.bit
-        for key in keys:
-            mask = masks.get(key)
-            if mask is None:
-                masks[key] = bit
-            elif mask & bit:
-                self._again[key] = self._again.get(key, 0) + 1
-            else:
-                self._holders.share(key, bit)
-        if keys and tier != _GPU:
+        for key in self._holders.add(keys, self.bit):
+            self._again[key] = self._again.get(key, 0) + 1
+        if len(keys) and tier != _GPU:
             counts = self._cold.setdefault(tier, {})
             for key in keys:
                 counts[key] = counts.get(key, 0) + 1
 
-    def remove(self, key: int, tier: str) -> None:
-        """The lane holds the key once less."""
-        if key in self._again:
-            _decrement(self._again, key)
-        else:
-            self._holders.release(key, self.bit)
-        if tier != _GPU:
+    def remove(self, keys: Sequence[int], tier: str) -> None:
+        """The lane holds each of the keys once less."""
+        last = [key for key in keys if not self._took_again(key)] if self._again else keys
+        self._holders.release(last, self.bit)
+        if len(keys) and tier != _GPU:
             counts = self._cold[tier]
-            _decrement(counts, key)
+            for key in keys:
+                _decrement(counts, key)
             if not counts:
                 del self._cold[tier]
+
+    def _took_again(self, key: int) -> bool:
+        """One of several claims on a key is gone; False where there is only one."""
+        if key not in self._again:
+            return False
+        _decrement(self._again, key)
+        return True
+
+    @property
+    def all_on_gpu(self) -> bool:
+        """Whether every key is held there."""
+        return not self._cold
 
     def tiers(self, keys: Iterable[int], count: int) -> dict[str, int]:
         """Of ``count`` keys that the lane holds: how many have each tier as their best, fastest first."""
@@ -75,7 +79,7 @@ class Claims:
 
     def check_invariants(self, expected: dict[int, list[str]]) -> None:
         """Raise AssertionError unless the lane holds exactly these keys, each once for every tier listed."""
-        masks = self._holders.masks
+        masks = self._holders.masks()
         assert {key for key, mask in masks.items() if mask & self.bit} == expected.keys(), "bits are not the keys held"
         again = {key: len(tiers) - 1 for key, tiers in expected.items() if len(tiers) > 1}
         assert self._again == again, "repeated keys are miscounted"

@@ -2,7 +2,8 @@
 
 Lanes come and go; each applies its own events (``lane``), and all share one map from key to lanes (``holders``). A
 look-up hashes the prompt once for each distinct width among the lanes asked about, and only as far as one of them still
-matches. Nothing here reads a clock or a socket.
+matches; its cost follows the prompt's keys and the places at which lanes drop out, not the number of lanes. Nothing
+here reads a clock or a socket.
 
 Answers are counted in tokens, never in blocks, since widths differ between lanes. In pair mode (SGLang's EAGLE trees) a
 block of ``width`` pairs counts as ``width`` tokens.
@@ -11,17 +12,18 @@ block of ``width`` pairs counts as ``width`` tokens.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from contract.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventBatch, Rejected
+from contract.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventBatch, Rejected, Tier
 from contract.hashing import TokenIdError
 from router.intake.first_blocks import FirstBlocks
 from router.intake.holders import Holders
 from router.intake.lane import LaneBlocks
 from router.intake.lane_report import BlockRow, LaneLimits, LaneStats
-from router.prompt import Prompt
+from router.intake.width import Shape
+from router.prompt import BlockKeys, Prompt
 
 __all__ = ["BlockIndex", "BlockRow", "LaneHandle", "LaneLimits", "LaneStats", "Match"]
 
@@ -39,7 +41,7 @@ class Match(msgspec.Struct, frozen=True):
 
 
 _NO_MATCH = Match(0, {})
-_Shape = tuple[int, bool]
+_GPU = Tier.GPU.value
 
 
 class BlockIndex:
@@ -49,37 +51,46 @@ class BlockIndex:
         self._limits = limits or LaneLimits()
         self._holders = Holders()
         self._lanes: dict[LaneHandle, LaneBlocks] = {}
-        self._bits: set[int] = set()
+        self._by_bit: dict[int, tuple[LaneHandle, LaneBlocks]] = {}
+        self._shapes: dict[Shape, int] = {}
         self._handles = itertools.count(1)
 
     def add_lane(self, *, advertised_width: int | None = None) -> LaneHandle:
         """A new, empty lane; handles are never used twice, so a late event cannot fill somebody else's lane."""
-        bit = next(bit for bit in (1 << place for place in itertools.count()) if bit not in self._bits)
-        self._bits.add(bit)
+        bit = next(bit for bit in (1 << place for place in itertools.count()) if bit not in self._by_bit)
         handle = next(self._handles)
-        self._lanes[handle] = LaneBlocks(
-            bit=bit, holders=self._holders, advertised_width=advertised_width, limits=self._limits
-        )
+        lane = LaneBlocks(bit=bit, holders=self._holders, advertised_width=advertised_width, limits=self._limits)
+        self._lanes[handle] = lane
+        self._by_bit[bit] = (handle, lane)
+        self._enter(lane)
         return handle
 
     def remove_lane(self, handle: LaneHandle) -> None:
         """Drop a lane and everything it holds; the cost is that of its blocks."""
         lane = self._lanes.pop(handle)
+        self._leave(lane, lane.width.shape)
         lane.forget()
-        self._bits.discard(lane.claims.bit)
+        del self._by_bit[lane.claims.bit]
 
     def clear(self, handle: LaneHandle) -> None:
         """Empty a lane behind which another engine may stand now; its width is again the advertised one."""
-        self._lanes[handle].forget()
+        lane = self._lanes[handle]
+        self._leave(lane, lane.width.shape)
+        lane.forget()
+        self._enter(lane)
 
     def apply(self, handle: LaneHandle, batch: EventBatch) -> None:
         """Apply the events of a batch in order; one that cannot be used is counted and skipped."""
         lane = self._lanes[handle]
+        before = lane.width.shape
         for event in batch.events:
             try:
                 _apply(lane, event)
             except TokenIdError as error:
                 lane.reject(str(error))
+        if lane.width.shape != before:
+            self._leave(lane, before)
+            self._enter(lane)
 
     def width(self, handle: LaneHandle) -> int | None:
         """Tokens per block as the events say; until the first of them, as advertised."""
@@ -93,12 +104,17 @@ class BlockIndex:
     def match(self, prompt: Prompt, lanes: Iterable[LaneHandle]) -> dict[LaneHandle, Match]:
         """What each lane holds of the prompt. A lane that is gone by now is left out."""
         found: dict[LaneHandle, Match] = {}
-        for (width, pairs), group in self._by_shape(lanes, found).items():
-            depths = self._depths(prompt, width=width, pairs=pairs, lanes=group)
-            for bit, (handle, lane) in group.items():
-                blocks = depths[bit]
-                tiers = lane.claims.tiers(prompt.keys(width=width, pairs=pairs), blocks)
-                found[handle] = Match(blocks * width, {tier: count * width for tier, count in tiers.items()})
+        asked = 0
+        for handle in lanes:
+            lane = self._lanes.get(handle)
+            if lane is not None:
+                found[handle] = _NO_MATCH
+                asked |= lane.claims.bit
+        for (width, pairs), mask in self._shapes.items():
+            if mask & asked:
+                keys = prompt.keys(width=width, pairs=pairs)
+                for dropped, depth in self._drops(keys, mask & asked):
+                    found.update(self._matches(dropped, depth, keys, width))
         return found
 
     def blocks(self, handle: LaneHandle) -> list[BlockRow]:
@@ -124,52 +140,62 @@ class BlockIndex:
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless all parts agree with each other."""
-        assert self._bits == {lane.claims.bit for lane in self._lanes.values()}, "bits are not those of the lanes"
-        everyone = sum(self._bits)
-        assert all(mask and not mask & ~everyone for mask in self._holders.masks.values()), "a mask names no lane"
+        assert self._by_bit == {lane.claims.bit: (handle, lane) for handle, lane in self._lanes.items()}, (
+            "bits of lanes"
+        )
+        shapes: dict[Shape, int] = {}
+        for lane in self._lanes.values():
+            if lane.width.shape is not None:
+                shapes[lane.width.shape] = shapes.get(lane.width.shape, 0) | lane.claims.bit
+        assert self._shapes == shapes, "lanes by width"
+        self._holders.check_invariants()
+        everyone = sum(self._by_bit)
+        assert not any(mask & ~everyone for mask in self._holders.masks().values()), "a mask names no lane"
         for lane in self._lanes.values():
             lane.check_invariants()
 
-    def _by_shape(
-        self, handles: Iterable[LaneHandle], found: dict[LaneHandle, Match]
-    ) -> dict[_Shape, dict[int, tuple[LaneHandle, LaneBlocks]]]:
-        """Lanes by width and mode, keyed by their bits; one whose width nobody knows has matched nothing."""
-        shapes: dict[_Shape, dict[int, tuple[LaneHandle, LaneBlocks]]] = {}
-        for handle in handles:
-            lane = self._lanes.get(handle)
-            if lane is None:
-                continue
-            width = lane.width.current
-            if width:
-                shapes.setdefault((width, lane.width.pairs), {})[lane.claims.bit] = (handle, lane)
-            else:
-                found[handle] = _NO_MATCH
-        return shapes
-
-    def _depths(self, prompt: Prompt, *, width: int, pairs: bool, lanes: Iterable[int]) -> dict[int, int]:
-        """Blocks matched by each lane, by bit: one step per block for all lanes, and one per lane that drops out."""
-        depths = dict.fromkeys(lanes, 0)
-        alive = sum(depths)
-        masks = self._holders.masks
-        keys = prompt.keys(width=width, pairs=pairs)
+    def _drops(self, keys: BlockKeys, alive: int) -> Iterator[tuple[int, int]]:
+        """Lanes, as a mask, that match no further, and the blocks that they do match, unless these are none."""
         depth = 0
-        for key in keys:
-            still = alive & masks.get(key, 0)
-            if still != alive:
-                _note(depths, alive ^ still, depth)
+        for chunk in keys.chunks():
+            place = 0
+            while place < len(chunk):
+                end, holders = self._holders.run(chunk, place)
+                still = alive & holders
+                if still != alive and depth + place:
+                    yield alive ^ still, depth + place
                 if not still:
-                    return depths
-                alive = still
-            depth += 1
-        _note(depths, alive, depth)
-        return depths
+                    return
+                alive, place = still, end
+            depth += place
+        if depth:
+            yield alive, depth
+
+    def _matches(self, lanes: int, depth: int, keys: BlockKeys, width: int) -> Iterator[tuple[LaneHandle, Match]]:
+        """What each of these lanes holds of a prompt: so many blocks, in whatever tiers."""
+        on_gpu = Match(depth * width, {_GPU: depth * width})
+        while lanes:
+            bit = lanes & -lanes
+            handle, lane = self._by_bit[bit]
+            yield handle, on_gpu if lane.claims.all_on_gpu else _in_tiers(lane, depth, keys, width)
+            lanes ^= bit
+
+    def _enter(self, lane: LaneBlocks) -> None:
+        """Count a lane among those of its width and mode; one whose width nobody knows matches nothing."""
+        shape = lane.width.shape
+        if shape is not None:
+            self._shapes[shape] = self._shapes.get(shape, 0) | lane.claims.bit
+
+    def _leave(self, lane: LaneBlocks, shape: Shape | None) -> None:
+        if shape is not None:
+            self._shapes[shape] ^= lane.claims.bit
+            if not self._shapes[shape]:
+                del self._shapes[shape]
 
 
-def _note(depths: dict[int, int], dropped: int, depth: int) -> None:
-    while dropped:
-        bit = dropped & -dropped
-        depths[bit] = depth
-        dropped ^= bit
+def _in_tiers(lane: LaneBlocks, depth: int, keys: BlockKeys, width: int) -> Match:
+    tiers = lane.claims.tiers(keys, depth)
+    return Match(depth * width, {tier: count * width for tier, count in tiers.items()})
 
 
 def _apply(lane: LaneBlocks, event: Event | Rejected) -> None:

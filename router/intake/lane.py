@@ -85,9 +85,7 @@ class LaneBlocks:
     def clear(self) -> None:
         """Drop everything held and remembered; the same engine goes on, so its counts and groups stay."""
         for pool in self._pools.values():
-            for key in pool.keys.values():
-                if key is not None:
-                    self.claims.remove(key, pool.tier)
+            self.claims.remove(pool.keyed.all_keys(), pool.tier)
         self._pools.clear()
         self._orphans.clear()
         self._departed.clear()
@@ -108,17 +106,15 @@ class LaneBlocks:
     def rows(self) -> list[BlockRow]:
         """Every block held, with its copies, in no order."""
         return [
-            BlockRow(name, pool.tier, pool.group, pool.copies(name))
-            for pool in self._pools.values()
-            for name in pool.keys
+            BlockRow(name, pool.tier, pool.group, pool.copies(name)) for pool in self._pools.values() for name in pool
         ]
 
     def stats(self) -> LaneStats:
         """Sizes and counts now."""
         blocks: dict[str, int] = {}
         for pool in self._pools.values():
-            if pool.keys:
-                blocks[pool.tier] = blocks.get(pool.tier, 0) + len(pool.keys)
+            if len(pool):
+                blocks[pool.tier] = blocks.get(pool.tier, 0) + len(pool)
         return LaneStats(
             blocks=blocks,
             advertised_width=self.width.advertised,
@@ -148,10 +144,10 @@ class LaneBlocks:
             return
         keys = self._known_keys(event.block_hashes) or store_keys(event, parent=parent, extras=content.extras)
         self._place(pool, event.block_hashes, keys, counted=counted)
-        if above is None and keys:
+        if above is None and len(keys):
             self.first_blocks.note(keys[0], block_tokens(event, 0), pairs=event.pairs)
 
-    def _known_keys(self, names: Sequence[BlockHash]) -> list[int] | None:
+    def _known_keys(self, names: Sequence[BlockHash]) -> Sequence[int] | None:
         """The keys of blocks that are all known already, which saves hashing a copy or another tier's announcement."""
         if not names or self._key_of(names[0]) is None:
             return None
@@ -159,14 +155,11 @@ class LaneBlocks:
         return keys if len(keys) == len(names) else None
 
     def _place(self, pool: Pool, names: Sequence[BlockHash], keys: Sequence[int], *, counted: bool) -> None:
-        held, new = pool.keys, []
-        for name, key in zip(names, keys, strict=True):
-            if name not in held:
-                held[name] = key
-                new.append(key)
-            elif counted:
-                pool.add_copy(name)
-        self.claims.add(new, pool.tier)
+        held = pool.hold(names, keys)
+        if counted:
+            for place in held:
+                pool.add_copy(names[place])
+        self.claims.add(_without(keys, held) if held else keys, pool.tier)
         if len(self._orphans) or any(other.loose for other in self._pools.values()):
             for name, key in zip(names, keys, strict=True):
                 self._settle(name, key)
@@ -180,8 +173,7 @@ class LaneBlocks:
     def _give_key(self, name: BlockHash, key: int) -> None:
         for pool in self._pools.values():
             if name in pool.loose:
-                pool.loose.discard(name)
-                pool.keys[name] = key
+                pool.give_key(name, key)
                 self.claims.add([key], pool.tier)
 
     def _park(self, pool: Pool, event: BlockStored, extras: Sequence[object] | None, *, counted: bool) -> None:
@@ -208,16 +200,16 @@ class LaneBlocks:
     def _hold(self, pool: Pool, names: Iterable[BlockHash], *, counted: bool) -> None:
         """Hold blocks whose tokens are no help; in a deciding pool each takes the key that its hash is known by."""
         for name in names:
-            if name in pool.keys:
+            if name in pool:
                 if counted:
                     pool.add_copy(name)
                 continue
             key = self._key_of(name) if pool.decides else None
-            pool.keys[name] = key
-            if key is not None:
+            if key is None:
+                pool.unkeyed.add(name)
+            else:
+                pool.keyed.set(name, key)
                 self.claims.add([key], pool.tier)
-            elif pool.decides:
-                pool.loose.add(name)
 
     def _counts_copies(self, pool: Pool, event: BlockStored) -> bool:
         return event.medium not in _SINGLE_COPY_MEDIA and not self._full_report(pool, event)
@@ -226,11 +218,11 @@ class LaneBlocks:
         vllm_session = event.session_id is not None and event.group_idx is not None
         if not vllm_session or event.parent_block_hash is not None or len(self._groups.numbers) > 1:
             return False
-        return all(name in pool.keys for name in event.block_hashes)
+        return all(name in pool for name in event.block_hashes)
 
     def _width_admits(self, pool: Pool, event: BlockStored) -> bool:
         return self.width.agrees(event) or self.width.admits(
-            event, news=any(name not in pool.keys for name in event.block_hashes)
+            event, news=any(name not in pool for name in event.block_hashes)
         )
 
     # Removals
@@ -243,17 +235,17 @@ class LaneBlocks:
 
     def _drop(self, pool: Pool, name: BlockHash) -> bool:
         """Drop one copy; whether there was one."""
-        if name not in pool.keys:
-            return False
         if name in pool.extra and pool.drop_copy(name):
             return True
-        key = pool.keys.pop(name)
+        key = pool.keyed.pop(name)
         if key is not None:
-            self.claims.remove(key, pool.tier)
+            self.claims.remove([key], pool.tier)
             self._departed.remember(name, key)
-        elif pool.decides:
-            pool.loose.discard(name)
-            self._forget_orphan(name)
+            return True
+        if name not in pool.unkeyed:
+            return False
+        pool.unkeyed.discard(name)
+        self._forget_orphan(name)
         return True
 
     def _forget_orphan(self, name: BlockHash) -> None:
@@ -272,7 +264,7 @@ class LaneBlocks:
 
     def _key_of(self, name: BlockHash) -> int | None:
         for pool in self._pools.values():
-            key = pool.keys.get(name)
+            key = pool.keyed.get(name)
             if key is not None:
                 return key
         return self._departed.get(name)
@@ -287,18 +279,17 @@ class LaneBlocks:
                 self._promote(pool)
 
     def _demote(self, pool: Pool) -> None:
-        for name, key in pool.keys.items():
-            if key is not None:
-                self.claims.remove(key, pool.tier)
-                pool.keys[name] = None
+        loose, names = set(pool.unkeyed), list(pool.keyed.names())
+        self.claims.remove(pool.keyed.all_keys(), pool.tier)
+        pool.keyed.clear()
+        pool.unkeyed.update(names)
         pool.decides = False
-        loose, pool.loose = pool.loose, set()
         for name in loose:
             self._forget_orphan(name)
 
     def _promote(self, pool: Pool) -> None:
-        names = list(pool.keys)
-        pool.keys.clear()
+        names = list(pool)
+        pool.unkeyed.clear()
         pool.decides = True
         self._hold(pool, names, counted=False)
 
@@ -307,11 +298,15 @@ class LaneBlocks:
         held: dict[int, list[str]] = {}
         for pool in self._pools.values():
             pool.check_invariants()
-            for key in pool.keys.values():
-                if key is not None:
-                    held.setdefault(key, []).append(pool.tier)
+            for key in pool.keyed.all_keys():
+                held.setdefault(key, []).append(pool.tier)
         self.claims.check_invariants(held)
         self._orphans.check_invariants()
         loose = {name for pool in self._pools.values() for name in pool.loose}
         assert all(name in loose for name in self._orphans), "an orphan that no pool holds"
         assert len(self._departed) <= 2 * self._limits.departed, "more departed blocks than the bound"
+
+
+def _without(keys: Sequence[int], places: Iterable[int]) -> list[int]:
+    left_out = set(places)
+    return [key for place, key in enumerate(keys) if place not in left_out]

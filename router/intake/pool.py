@@ -2,31 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+
 from contract.events import BlockHash
+from router.intake.named_keys import NamedKeys
 
 __all__ = ["Pool"]
 
 
 class Pool:
-    """``keys`` maps each block held to our key, None while it has none; ``extra`` counts copies beyond the first.
+    """A block is in ``keyed`` with our key, or in ``unkeyed`` while it has none; only a pool that ``decides`` has keys.
 
-    ``loose`` are the blocks that have no key but would match if they had one, so only a pool that ``decides`` has any.
-    Copies are kept aside because they are rare.
+    ``extra`` counts copies beyond the first; they are kept aside because they are rare.
     """
 
-    __slots__ = ("decides", "extra", "group", "keys", "loose", "tier")
+    __slots__ = ("decides", "extra", "group", "keyed", "tier", "unkeyed")
 
     def __init__(self, *, tier: str, group: int | None, decides: bool) -> None:
         self.tier = tier
         self.group = group
         self.decides = decides
-        self.keys: dict[BlockHash, int | None] = {}
+        self.keyed = NamedKeys()
+        self.unkeyed: set[BlockHash] = set()
         self.extra: dict[BlockHash, int] = {}
-        self.loose: set[BlockHash] = set()
+
+    def __len__(self) -> int:
+        return len(self.keyed) + len(self.unkeyed)
+
+    def __contains__(self, name: BlockHash) -> bool:
+        return name in self.keyed or name in self.unkeyed
+
+    def __iter__(self) -> Iterator[BlockHash]:
+        yield from self.keyed.names()
+        yield from self.unkeyed
+
+    @property
+    def loose(self) -> AbstractSet[BlockHash]:
+        """Blocks that would match if they had a key."""
+        return self.unkeyed if self.decides else frozenset()
+
+    def hold(self, names: Sequence[BlockHash], keys: Sequence[int]) -> list[int]:
+        """Hold blocks under their keys; the places of those that were held before, which stay as they are."""
+        if not self.unkeyed:
+            return self.keyed.fill(names, keys)
+        held = [place for place, name in enumerate(names) if name in self.unkeyed]
+        fresh = [place for place, name in enumerate(names) if name not in self.unkeyed]
+        known = self.keyed.fill([names[place] for place in fresh], [keys[place] for place in fresh])
+        return sorted(held + [fresh[place] for place in known])
+
+    def give_key(self, name: BlockHash, key: int) -> None:
+        """The key of a block that is held without one has become known."""
+        self.unkeyed.discard(name)
+        self.keyed.set(name, key)
 
     def copies(self, name: BlockHash) -> int:
         """Copies held; 0 for a block that is not here."""
-        return 1 + self.extra.get(name, 0) if name in self.keys else 0
+        return 1 + self.extra.get(name, 0) if name in self else 0
 
     def add_copy(self, name: BlockHash) -> None:
         """One more copy of a block that is here."""
@@ -43,8 +75,7 @@ class Pool:
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless the parts agree."""
-        unkeyed = {name for name, key in self.keys.items() if key is None}
-        assert self.loose == (unkeyed if self.decides else set()), "loose blocks are the deciding ones without a key"
-        assert self.decides or len(unkeyed) == len(self.keys), "a pool that decides nothing holds a key"
-        assert self.extra.keys() <= self.keys.keys(), "copies of a block that is not held"
+        assert self.decides or not len(self.keyed), "a pool that decides nothing holds a key"
+        assert not any(name in self.keyed for name in self.unkeyed), "a block both with a key and without"
+        assert all(name in self for name in self.extra), "copies of a block that is not held"
         assert all(count > 0 for count in self.extra.values()), "a copy count below one"

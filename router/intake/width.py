@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from contract.events import BlockStored
 
-__all__ = ["LaneWidth"]
+__all__ = ["LaneWidth", "Shape"]
+
+Shape = tuple[int, bool]
+"""Tokens per block, and whether they are pairs: lanes of one shape have the same keys for the same prompt."""
 
 _MOST_SEEN = 16
 
@@ -31,6 +34,12 @@ class LaneWidth:
     def current(self) -> int | None:
         """What to hash prompts at."""
         return self.advertised if self.emitted is None else self.emitted
+
+    @property
+    def shape(self) -> Shape | None:
+        """What to hash prompts at, and how; None while nobody has told."""
+        width = self.current
+        return (width, self.pairs) if width else None
 
     def agrees(self, event: BlockStored) -> bool:
         """Whether a store's blocks are of the lane's width as known now."""

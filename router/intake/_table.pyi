@@ -1,0 +1,1 @@
+from router.intake.plain_table import Table as Table
