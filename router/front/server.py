@@ -12,7 +12,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from router.front.api import Api
 from router.front.connection import ConnectionWatch
 
-__all__ = ["BindError", "HttpServer", "engine_session"]
+__all__ = ["BindError", "HttpServer", "engine_session", "stop_listening"]
 
 ENGINE_KEEPALIVE_SECONDS = 4.0
 """Below the 5 s after which uvicorn, which serves SGLang and vLLM, closes an idle connection."""
@@ -25,6 +25,9 @@ LINGER_SECONDS = 2.0
 
 SHUTDOWN_PHASES = 2
 """aiohttp waits its timeout twice: for all requests, then for those whose bodies had come, before it ends them."""
+
+ACCEPT_TURNS = 3
+"""Turns of asyncio's loop from taking a connection to telling its protocol of it."""
 
 BACKLOG = 1024
 
@@ -77,11 +80,24 @@ class HttpServer:
         """Take no more connections, let running requests end for a while, then end them."""
         self._api.draining = True
         if self._listener is not None:
-            self._listener.close()
+            await stop_listening(self._listener)
         await self._runner.cleanup()
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+
+
+async def stop_listening(listener: asyncio.Server) -> None:
+    """Take no more connections, and close once those that were taken are known to their protocols.
+
+    asyncio forgets a connection that it takes in the turn in which it is to close: nobody serves it, nobody closes it.
+    """
+    loop = asyncio.get_running_loop()
+    for listening in listener.sockets:
+        loop.remove_reader(listening.fileno())
+    for _ in range(ACCEPT_TURNS):
+        await asyncio.sleep(0)
+    listener.close()
 
 
 def _connection_log() -> logging.Logger:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from contextlib import AsyncExitStack
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
-from patience import in_time, until
+from patience import PATIENCE, in_time, until
 from router_stage import Stage
 from skipping_loop import SkippingLoop
+
+from router.config import RouterConfig
+from router.service import serving
 
 DRAIN = 30.0
 
@@ -35,3 +41,17 @@ async def seconds_to_drain() -> float:
 def test_a_drain_lasts_as_long_as_it_was_told() -> None:
     with asyncio.Runner(loop_factory=SkippingLoop) as runner:
         assert DRAIN <= runner.run(seconds_to_drain()) < 1.5 * DRAIN
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_connection_that_comes_at_the_last_moment_is_closed_too(stage: Stage, turns: int) -> None:
+    """However far the loop has come with taking it: afterwards nobody knows of it any more."""
+    config = RouterConfig(replicas=((await stage.engine()).url,), port=0)
+    with socket.socket() as client:
+        async with serving(config, tokenizer=None) as url:
+            client.connect(("127.0.0.1", urlsplit(url).port))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        client.settimeout(PATIENCE)
+        with contextlib.suppress(ConnectionError):
+            assert client.recv(1) == b""

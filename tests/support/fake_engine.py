@@ -16,6 +16,7 @@ from contract.events import BlockStored, Event
 from contract.hashing import block_keys
 from contract.kv_events_config import KVEventsConfig
 from publisher import EventPublisher, PublisherError
+from router.front.server import BACKLOG, stop_listening
 
 __all__ = ["Asked", "FakeEngine", "FakeVllm", "free_port", "stored", "until"]
 
@@ -137,6 +138,7 @@ class FakeEngine:
         }
         self.models: list[dict[str, Any]] = [{"id": model, "object": "model", "owned_by": "test", "root": model}]
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
 
     @property
     def url(self) -> str:
@@ -151,8 +153,12 @@ class FakeEngine:
         self.add_routes(app)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
-        self.port = self._runner.addresses[0][1]
+        assert self._runner.server is not None
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            self._runner.server, "127.0.0.1", self.port, reuse_address=True, backlog=BACKLOG
+        )
+        self.port = self._listener.sockets[0].getsockname()[1]
         return self
 
     def add_routes(self, app: web.Application) -> None:
@@ -165,6 +171,8 @@ class FakeEngine:
     async def stop(self) -> None:
         """Stop listening and cut every connection; publishers too."""
         if self._runner is not None:
+            assert self._listener is not None
+            await stop_listening(self._listener)
             await self._runner.cleanup()
             self._runner = None
         for publisher in self.publishers:
