@@ -7,6 +7,7 @@ tail is part of the error when the child dies. Nothing here knows what the child
 from __future__ import annotations
 
 import asyncio
+import os
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,16 @@ class Child:
         self._log = log
         self._mark = ready_mark.encode()
         self._count = ready_count
+
+    @property
+    def dead(self) -> bool:
+        """Whether the system says so; this process may have had no time to take notice of it."""
+        if self.process.returncode is not None:
+            return True
+        try:
+            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
 
     def tail(self) -> str:
         """The last lines of its output, indented."""
@@ -148,14 +159,19 @@ class ChildGroup:
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if task.done() and not task.cancelled() and task.exception():
-                # Work that fails as its server dies may notice before the death is known, which explains more.
-                await asyncio.wait({self._death}, timeout=NOTICE_SECONDS)
+                await self._notice_deaths()
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)  # what it says when cancelled is not what happened
         if self._death.done():
             raise self._death.result()
         return task.result()
+
+    async def _notice_deaths(self) -> None:
+        """Give a death the time to be known: work that fails as its server dies may notice first, and explains less."""
+        await asyncio.wait({self._death}, timeout=NOTICE_SECONDS)
+        if any(child.dead and not child.stopping for child in self._children):
+            await asyncio.wait({self._death}, timeout=STOP_SECONDS)
 
     async def _watch(self, child: Child) -> None:
         await child.pump()

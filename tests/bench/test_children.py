@@ -69,12 +69,15 @@ async def test_work_is_cancelled_when_a_child_dies_under_it(tmp_path: Path) -> N
     assert cancelled.is_set()
 
 
-async def test_a_death_explains_the_error_it_caused(tmp_path: Path) -> None:
+async def test_a_death_explains_the_error_it_caused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the loop had no time yet to hear of it."""
+    monkeypatch.setattr("bench.children.NOTICE_SECONDS", 0.0)
     async with ChildGroup(tmp_path) as children:
         child = await children.start("toy", python(READY.format(1) + SLEEP), ready_mark=MARK)
 
         async def work() -> None:
             child.process.kill()
+            os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)
             raise ConnectionError("connection lost")
 
         with pytest.raises(ChildError, match="toy ended with signal 9"):
