@@ -32,6 +32,11 @@ async def until_gone(pid_file: int) -> None:
         os.close(pid_file)
 
 
+def stand_still_until_dead(pid: int) -> None:
+    """The loop learns nothing meanwhile."""
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
 async def test_a_child_is_awaited_until_it_has_announced_every_url(tmp_path: Path) -> None:
     two = READY.format(1) + READY.format(2)
     async with ChildGroup(tmp_path) as children:
@@ -77,7 +82,7 @@ async def test_a_death_explains_the_error_it_caused(tmp_path: Path, monkeypatch:
 
         async def work() -> None:
             child.process.kill()
-            os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)
+            stand_still_until_dead(child.process.pid)
             raise ConnectionError("connection lost")
 
         with pytest.raises(ChildError, match="toy ended with signal 9"):
