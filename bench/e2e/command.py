@@ -15,7 +15,8 @@ from bench.e2e.outcome import Outcome, figures
 from bench.e2e.run import RunError, play_behind
 from bench.e2e.scene import Scene, SceneError
 from bench.figures import as_json, as_text
-from bench.router.routers import KVSTEER, SMG, VLLM_ROUTER, Router, missing
+from bench.router.lineup import LineupError, add_only_flag, line_up
+from bench.router.routers import KVSTEER, SMG, VLLM_ROUTER, Router
 from bench.workloads.choose import Reading, generated_workload, open_workload
 from bench.workloads.generated import Shape
 from bench.workloads.request import Workload
@@ -23,6 +24,7 @@ from router.trace.lines import TraceError
 
 __all__ = ["add_command"]
 
+INTERRUPTED = 130  # as shells call what Ctrl-C ended
 _ROUTERS = (
     Router(product=KVSTEER, policy="kv"),
     Router(product=KVSTEER, policy="round_robin"),
@@ -43,9 +45,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--replicas", type=_count, default=8, help="engines (default: 8)")
     parser.add_argument("--runs", type=_count, default=1, help="figures are medians of so many (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="of the workload and its texts (default: 0)")
-    parser.add_argument(
-        "--only", nargs="+", metavar="ROUTER", help="of " + ", ".join(router.name for router in _ROUTERS)
-    )
+    add_only_flag(parser, _ROUTERS)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=_run)
 
@@ -63,18 +63,15 @@ def _positive(text: str) -> float:
 
 
 def _run(args: argparse.Namespace) -> int:
-    names = [router.name for router in _ROUTERS]
-    if unknown := sorted(set(args.only or ()) - set(names)):
-        return _complain(f"no router is called {unknown[0]}; there are {', '.join(names)}")
-    routers = [router for router in _ROUTERS if not args.only or router.name in args.only]
     try:
-        scene = _scene(args)
-        _say(*scene.setting(), *filter(None, map(missing, routers)))
-        _say(*(f"{router.name} {why}" for router in routers if (why := router.blind_because) is not None))
-        present = [router for router in routers if missing(router) is None]
-        asyncio.run(_print_figures(present, scene, runs=args.runs, json=args.json))
-    except (TraceError, SceneError, ChildError, EnginesError, RunError) as error:
+        lineup, scene = line_up(_ROUTERS, args.only), _scene(args)
+        _say(*scene.setting(), *lineup.absent)
+        _say(*(f"{one.name} {why}" for one in lineup.routers if (why := one.blind_because) is not None))
+        asyncio.run(_print_figures(lineup.routers, scene, runs=args.runs, json=args.json))
+    except (LineupError, TraceError, SceneError, ChildError, EnginesError, RunError) as error:
         return _complain(str(error))
+    except KeyboardInterrupt:
+        return _complain("interrupted; every process has been stopped", status=INTERRUPTED)
     return 0
 
 
@@ -112,6 +109,6 @@ def _say(*lines: str) -> None:
         print(f"bench e2e: {line}", file=sys.stderr)
 
 
-def _complain(line: str) -> int:
+def _complain(line: str, *, status: int = 1) -> int:
     _say(line)
-    return 1
+    return status

@@ -15,8 +15,9 @@ from bench.client import RequestError
 from bench.figures import as_json, as_text
 from bench.router.cases import every_case
 from bench.router.lexicon import Lexicon, write_lexicon
+from bench.router.lineup import LineupError, add_only_flag, line_up
 from bench.router.measure import Plan, measure
-from bench.router.routers import KVSTEER, SMG, VLLM_ROUTER, Router, missing
+from bench.router.routers import KVSTEER, SMG, VLLM_ROUTER, Router
 from bench.router.stage import set_stage
 
 __all__ = ["add_command"]
@@ -27,6 +28,7 @@ _ROUTERS = (
     Router(product=VLLM_ROUTER, policy="round_robin"),
     Router(product=SMG, policy="cache_aware"),
 )
+INTERRUPTED = 130  # as shells call what Ctrl-C ended
 _LENGTHS, _QUICK_LENGTHS = (200, 8192), (1024,)
 
 
@@ -36,9 +38,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--runs", type=_count, default=3, help="figures are medians of so many (default: 3)")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts (default: 0)")
     parser.add_argument("--quick", action="store_true", help="little of everything: to see that it works")
-    parser.add_argument(
-        "--only", nargs="+", metavar="ROUTER", help="of " + ", ".join(router.name for router in _ROUTERS)
-    )
+    add_only_flag(parser, _ROUTERS)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=_run)
 
@@ -50,14 +50,6 @@ def _count(text: str) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    names = [router.name for router in _ROUTERS]
-    if unknown := sorted(set(args.only or ()) - set(names)):
-        return _complain(f"no router is called {unknown[0]}; there are {', '.join(names)}")
-    wanted = [router for router in _ROUTERS if not args.only or router.name in args.only]
-    routers = [router for router in wanted if not _say_missing(router)]
-    for router in routers:
-        if not router.takes_ids:
-            _say(f"{router.name} answers 400 to token ids: it is asked texts only")
     plan = Plan(
         cases=every_case(_QUICK_LENGTHS if args.quick else _LENGTHS),
         runs=args.runs,
@@ -66,9 +58,20 @@ def _run(args: argparse.Namespace) -> int:
         seed=args.seed,
     )
     try:
-        uvloop.run(_print_figures(routers, plan, json=args.json))
-    except (ChildError, RequestError) as error:
+        lineup = line_up(_ROUTERS, args.only)
+        _say(*lineup.absent)
+        _say(
+            *(
+                f"{one.name} answers 400 to token ids: it is asked texts only"
+                for one in lineup.routers
+                if not one.takes_ids
+            )
+        )
+        uvloop.run(_print_figures(lineup.routers, plan, json=args.json))
+    except (LineupError, ChildError, RequestError) as error:
         return _complain(str(error))
+    except KeyboardInterrupt:
+        return _complain("interrupted; every process has been stopped", status=INTERRUPTED)
     return 0
 
 
@@ -82,17 +85,11 @@ async def _print_figures(routers: Sequence[Router], plan: Plan, *, json: bool) -
                 print(as_json(one) if json else as_text(one), flush=True)
 
 
-def _say_missing(router: Router) -> bool:
-    why = missing(router)
-    if why is not None:
-        _say(why)
-    return why is not None
+def _say(*lines: str) -> None:
+    for line in lines:
+        print(f"bench router: {line}", file=sys.stderr)
 
 
-def _say(line: str) -> None:
-    print(f"bench router: {line}", file=sys.stderr)
-
-
-def _complain(line: str) -> int:
+def _complain(line: str, *, status: int = 1) -> int:
     _say(line)
-    return 1
+    return status
