@@ -1,4 +1,4 @@
-"""What every test shares: where the recorded data lies, and signals that processes of a test understand."""
+"""What every test shares: the recorded data, signals that its processes understand, and no clock for Hypothesis."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session", autouse=True)

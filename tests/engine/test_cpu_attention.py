@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -41,7 +41,6 @@ def assert_same(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -
     torch.testing.assert_close(found[1], expected[1], atol=1e-5, rtol=0)
 
 
-@settings(deadline=None)
 @given(lengths=st.lists(st.integers(0, 50), min_size=1, max_size=4), shape=shapes, seed=seeds)
 def test_decode_is_what_the_reference_says(lengths: list[int], shape: tuple[int, int, int], seed: int) -> None:
     page_size, kv_heads, group = shape
@@ -52,7 +51,6 @@ def test_decode_is_what_the_reference_says(lengths: list[int], shape: tuple[int,
     assert_same(paged_decode_cpu(*arguments), paged_decode_reference(*arguments))
 
 
-@settings(deadline=None)
 @given(tokens=st.integers(1, 40), context=st.integers(0, 40), shape=shapes, stride=st.integers(1, 3), seed=seeds)
 def test_extend_is_what_the_reference_says(
     tokens: int, context: int, shape: tuple[int, int, int], stride: int, seed: int

@@ -223,7 +223,7 @@ def small_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_a_damaged_header_is_read_or_refused_never_worse(small_file: Path, data: st.DataObject) -> None:
     content = bytearray(small_file.read_bytes())

@@ -56,7 +56,7 @@ def random_prompts(lengths: Sequence[int], random: Random) -> list[list[int]]:
     return [[random.randrange(VOCAB) for _ in range(length)] for length in lengths]
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=3), st.integers(0, 2**32))
 def test_logits_are_those_of_transformers(engines: list[ChunkedEngine], lengths: list[int], seed: int) -> None:
     random = Random(seed)

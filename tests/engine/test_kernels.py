@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -53,7 +53,6 @@ def test_merging_follows_the_recorded_cases_nan_and_infinities_included(case: di
     torch.testing.assert_close(lse, torch.tensor(case["global_lse"]) * base)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5).filter(any), st.integers(0, 2**32))
 def test_merged_shards_are_the_attention_over_all_of_them(sizes: list[int], seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -65,7 +64,6 @@ def test_merged_shards_are_the_attention_over_all_of_them(sizes: list[int], seed
     torch.testing.assert_close((output[0], lse[0]), naive_attention(query, keys, values))
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.sampled_from([1, 3, 16]), st.integers(0, 2**32))
 def test_paged_decode_attends_each_query_to_its_own_pages_up_to_its_length(
     lengths: list[int], page_size: int, seed: int
@@ -82,7 +80,6 @@ def test_paged_decode_attends_each_query_to_its_own_pages_up_to_its_length(
         torch.testing.assert_close(tuple(actual), expected)
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, 20),
     st.lists(st.booleans(), min_size=1, max_size=30),

@@ -31,7 +31,7 @@ def drawn(*shape: int, seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 200), st.sampled_from([0.0, 1e-5, 0.1, 3.0, 50.0]), st.integers(0, 2**31))
 def test_a_run_in_tiles_is_the_recurrence(tokens: int, slope: float, seed: int) -> None:
     slopes = torch.tensor([slope, slope / 2, slope / 7])
@@ -44,7 +44,7 @@ def test_a_run_in_tiles_is_the_recurrence(tokens: int, slope: float, seed: int) 
 
 
 @given(st.integers(1, 9), st.integers(0, 2**31))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_single_tokens_of_many_sequences_are_runs_of_one(batch: int, seed: int) -> None:
     decay = Decay(torch.tensor([0.1, 0.0, 2.0]))
     q, k = drawn(2, batch, HEADS, KEY, seed=seed)

@@ -53,7 +53,7 @@ def engines(request: pytest.FixtureRequest) -> Iterator[list[ChunkedEngine]]:
         engine.world.close()
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.integers(0, 2**32))
 @example([1], 0)
 @example([2, 1, 3], 0)  # shorter than most DCP groups

@@ -283,4 +283,4 @@ def take_snapshots(
 
 
 TestCacheAgainstPrefixes = CacheAgainstPrefixes.TestCase
-TestCacheAgainstPrefixes.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestCacheAgainstPrefixes.settings = settings(max_examples=80, stateful_step_count=40)

@@ -339,4 +339,4 @@ class TreeAgainstPrefixes(RuleBasedStateMachine):
 
 
 TestTreeAgainstPrefixes = TreeAgainstPrefixes.TestCase
-TestTreeAgainstPrefixes.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTreeAgainstPrefixes.settings = settings(max_examples=60, stateful_step_count=40)

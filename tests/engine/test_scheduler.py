@@ -406,7 +406,7 @@ class SchedulerUnderFire(RuleBasedStateMachine):
 
 
 TestSchedulerUnderFire = SchedulerUnderFire.TestCase
-TestSchedulerUnderFire.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestSchedulerUnderFire.settings = settings(max_examples=80, stateful_step_count=30)
 
 
 def test_a_crowd_over_a_small_cache_is_served_rightly() -> None:

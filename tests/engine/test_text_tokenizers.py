@@ -67,7 +67,6 @@ def test_texts_get_the_ids_that_router_and_library_give_them(folder: Path, token
     assert tokenizer.decode(ids) == "".join(re.split("|".join(map(re.escape, SPECIAL)), text))
 
 
-@settings(deadline=None)
 @given(conversation=conversations, thinking=st.sampled_from([None, True, False]))
 def test_conversations_get_the_ids_that_router_and_transformers_give_them(
     folder: Path,
