@@ -29,6 +29,13 @@ class BlockKeys:
         self._length = len(ids) // units_per_block
         self._keys = array("Q")
 
+    @classmethod
+    def known(cls, keys: array[int]) -> BlockKeys:
+        """Keys that somebody else has hashed, all of them."""
+        found = cls((), units_per_block=1, root=0)
+        found._length, found._keys = len(keys), keys
+        return found
+
     def __len__(self) -> int:
         return self._length
 

@@ -7,7 +7,8 @@ are nobody's either: a lane at that width would have made the recorder keep its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Sequence
 
 from contract.hashing import extend_key
 from router.prompt import BlockKeys, Prompt
@@ -20,31 +21,7 @@ class WidthError(Exception):
     """A width that prompts of a trace cannot be looked up at; the message names those that they can."""
 
 
-class _Keys(BlockKeys):
-    """Keys that are there already."""
-
-    def __init__(self, keys: Sequence[int]) -> None:
-        super().__init__((), units_per_block=1, root=0)
-        self._recorded = keys
-
-    def __len__(self) -> int:
-        return len(self._recorded)
-
-    def __getitem__(self, block: int) -> int:
-        if not 0 <= block < len(self._recorded):
-            raise IndexError(f"block {block} of {len(self._recorded)}")
-        return self._recorded[block]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._recorded)
-
-    @property
-    def hashed(self) -> int:
-        """All of them."""
-        return len(self._recorded)
-
-
-_NO_KEYS = _Keys(())
+_NO_KEYS = BlockKeys.known(array("Q"))
 
 
 class RecordedPrompt(Prompt):
@@ -81,7 +58,7 @@ class RecordedPrompt(Prompt):
         found = self._lists.get((width, pairs))
         if found is None:
             prefix = self._recorded.get((width, pairs))
-            found = self._lists[width, pairs] = _NO_KEYS if prefix is None else _Keys(self._full(prefix))
+            found = self._lists[width, pairs] = _NO_KEYS if prefix is None else BlockKeys.known(self._full(prefix))
         return found
 
     def _at(self, width: int) -> BlockKeys:
@@ -95,8 +72,8 @@ class RecordedPrompt(Prompt):
             raise WidthError(f"block size {width}: prompts were recorded at {known}, of which none divides it")
         prefix = max(finer, key=lambda one: one.width)
         step = width // prefix.width
-        return _Keys([extend_key(key, width) for key in self._full(prefix)[step - 1 :: step]])
+        return BlockKeys.known(array("Q", (extend_key(key, width) for key in self._full(prefix)[step - 1 :: step])))
 
-    def _full(self, prefix: PrefixKeys) -> Sequence[int]:
+    def _full(self, prefix: PrefixKeys) -> array[int]:
         """Without the key of a rest that fills no block, and of one that only the last token completes."""
         return prefix.keys[: self._tokens // prefix.width]

@@ -13,6 +13,7 @@ import enum
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -133,7 +134,7 @@ class PrefixKeys(msgspec.Struct, frozen=True, array_like=True):
     packed: bytes
 
     @property
-    def keys(self) -> Sequence[int]:
+    def keys(self) -> array[int]:
         """The keys as numbers."""
         return _unpacked("Q", self.packed)
 
@@ -232,14 +233,14 @@ def pack_ids(ids: Sequence[int]) -> bytes:
     return _packed("I", ids)
 
 
-def _packed(code: str, numbers: Iterable[int]) -> bytes:
+def _packed(code: Literal["I", "Q"], numbers: Iterable[int]) -> bytes:
     packed = array(code, numbers)
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()
 
 
-def _unpacked(code: str, packed: bytes) -> Sequence[int]:
+def _unpacked(code: Literal["I", "Q"], packed: bytes) -> array[int]:
     numbers = array(code)
     numbers.frombytes(packed)
     if sys.byteorder == "big":

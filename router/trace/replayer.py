@@ -5,7 +5,7 @@ Requests are handed on by whoever reads the trace. No sockets, no clock: times a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from contract.framing import Frame
@@ -53,6 +53,7 @@ class ReplayedLane:
         self.streams: list[StreamStatus] = []
         self._index = index
         self._lane = FollowedLane(index, can_replay=False, block_size=None)
+        self._widths: dict[int, None] = {}
 
     @property
     def handle(self) -> LaneHandle:
@@ -68,6 +69,11 @@ class ReplayedLane:
     def pairs(self) -> bool:
         """Whether its blocks hold pairs of neighbouring tokens."""
         return self._index.pairs(self.handle)
+
+    @property
+    def emitted_block_sizes(self) -> Sequence[int]:
+        """All block widths that its events have had, the oldest first."""
+        return list(self._widths | dict.fromkeys(self._index.stats(self.handle).widths_seen))
 
     @property
     def advertised_block_size(self) -> int | None:
@@ -90,7 +96,9 @@ class ReplayedLane:
 
     def join(self, record: StreamJoined) -> None:
         """Follow a stream from its beginning."""
-        self._keep_status()
+        if self.joined is not None:
+            self.streams.append(self.status)
+        self._keep_widths()
         self._lane.close()
         self.joined = record
         self._lane = FollowedLane(
@@ -99,6 +107,7 @@ class ReplayedLane:
 
     def leave(self) -> None:
         """Its stream is not followed any more."""
+        self._keep_widths()
         self._lane.leave()
 
     def heard(self, record: FrameHeard) -> None:
@@ -121,9 +130,8 @@ class ReplayedLane:
             case Turn.REPLAY_FAILED:
                 self._lane.perform(stream.replay_failed(record.why))
 
-    def _keep_status(self) -> None:
-        if self.joined is not None:
-            self.streams.append(self.status)
+    def _keep_widths(self) -> None:
+        self._widths = dict.fromkeys(self.emitted_block_sizes)
 
 
 class Replayer:

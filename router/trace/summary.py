@@ -189,7 +189,7 @@ class _Summing:
             engine=None if replica is None else replica.engine,
             stream=lane.status.state,
             advertised_block_size=lane.advertised_block_size,
-            emitted_block_sizes=stats.widths_seen,
+            emitted_block_sizes=lane.emitted_block_sizes,
             batches=lane.total("batches"),
             replayed=lane.total("replayed"),
             bytes=books.bytes,

@@ -132,7 +132,8 @@ class Stage:
 
     async def router(self, *engines: FakeEngine, ready: bool = True, **options: Any) -> RouterClient:
         defaults = {"port": 0, "seed": 5, "probe_interval": 0.1, "probe_timeout": 1.0, "drain_timeout": 0.5}
-        config = RouterConfig(replicas=tuple(engine.url for engine in engines), **{**defaults, **options})
+        replicas = {"replicas": tuple(engine.url for engine in engines)}
+        config = RouterConfig(**{**defaults, **replicas, **options})
         url = await self._stack.enter_async_context(serving(config, tokenizer=named_tokenizer(config.tokenizer)))
         session = await self._stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         client = RouterClient(session, url)
