@@ -147,7 +147,8 @@ class Fleet:
             looks += 1
             await asyncio.sleep(MIN_PAUSE)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(look_now.wait(), self._interval - MIN_PAUSE)
+                async with asyncio.timeout(self._interval - MIN_PAUSE):  # wait_for may swallow the end of the watch
+                    await look_now.wait()
 
     async def _look(self, replica: Replica, *, thorough: bool) -> None:
         before, broken = replica.health.state, replica.health.broken
