@@ -70,6 +70,20 @@ class PlayedTrace:
         judged = {lane.name: lane_faults(self._facts(lane)) for lane in self.lanes}
         return {name: faults for name, faults in judged.items() if faults}
 
+    def check(self) -> None:
+        """Fail where anything is wrong, and say everything that is.
+
+        Raises:
+            AssertionError: a line a fault, and what to do about it.
+        """
+        lines = [
+            f"{name}: {fault.code}: {fault.detail}. To do: {fault.advice}."
+            for name, faults in self.faults.items()
+            for fault in faults
+        ]
+        if lines:
+            raise AssertionError("\n".join(lines))
+
     def step(self) -> Record | None:
         """Play one record, and say which; None at the end."""
         record = next(self._records, None)

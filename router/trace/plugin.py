@@ -2,7 +2,7 @@
 
     def test_hits_are_found(kvtrace):
         trace = kvtrace("two-turns.kvtrace")
-        assert not trace.faults
+        trace.check()
         assert trace.requests[-1].reported == trace.requests[-1].routed.predicted
 
 Imported by pytest only, which nothing else of this project needs.
