@@ -89,7 +89,7 @@ def _alone(config: RouterConfig, url: str) -> RouterConfig:
 
 async def _listened(router: RouterReader, seconds: float) -> ReplicaView:
     """The replica after the time is up; sooner where a fault shows."""
-    view = await _only(router)
+    view = await _met(router)
     try:
         async with asyncio.timeout(seconds):
             while not any(fault.code.blinding for fault in view.faults):
@@ -97,6 +97,15 @@ async def _listened(router: RouterReader, seconds: float) -> ReplicaView:
                 view = await _only(router)
     except TimeoutError:
         pass
+    return view
+
+
+async def _met(router: RouterReader) -> ReplicaView:
+    """The replica once its first probe has succeeded or failed: only then is there anything to listen to."""
+    view = await _only(router)
+    while view.state is State.STARTING and view.trouble is None:
+        await asyncio.sleep(_LOOK_EVERY)
+        view = await _only(router)
     return view
 
 

@@ -14,7 +14,8 @@ from router_stage import Stage
 
 from router.console.flags import parse_check
 
-SECONDS = "0.7"
+SECONDS = "1"
+UNTIL_SEEN = "60"  # listening ends as soon as a fault shows that leaves a replica without hits
 PROMPT = Random(3).choices(range(250), k=300)
 
 
@@ -37,8 +38,8 @@ async def publishing(stage: Stage, engine: FakeEngine, **more: Any) -> FakeEngin
     return await stage.engine(engine)
 
 
-async def check(*argv: str) -> tuple[int | None, Any]:
-    ended = await kvsteer_router("check", "--json", "--seconds", SECONDS, *argv)
+async def check(*argv: str, seconds: str = SECONDS) -> tuple[int | None, Any]:
+    ended = await kvsteer_router("check", "--json", "--seconds", seconds, *argv)
     assert ended.out, ended.err
     return ended.status, json.loads(ended.out)
 
@@ -50,7 +51,7 @@ def codes(report: Any) -> list[list[str]]:
 async def test_an_advertised_physical_page_in_front_of_wide_events_is_named_and_fails(stage: Stage) -> None:
     engine = await publishing(stage, FakeEngine(width=64), advertised_width=16)
     engine.publish(stored(PROMPT, width=64))
-    status, report = await check(engine.url)
+    status, report = await check(engine.url, seconds=UNTIL_SEEN)
     assert status == 1
     assert codes(report) == [["width-mismatch"]]
     (replica,) = report["replicas"]
@@ -153,7 +154,7 @@ async def test_events_that_are_off_and_ports_where_nobody_listens_fail_without_t
 async def test_engines_that_do_not_agree_are_named_with_their_reason(stage: Stage) -> None:
     engine = await stage.engine()
     engine.server_info["kv_events_reason"] = "engines disagree (rank 0: 4224, rank 1: 1056)"
-    status, report = await check(engine.url)
+    status, report = await check(engine.url, seconds=UNTIL_SEEN)
     assert (status, codes(report)) == (1, [["agreement-missing"]])
     assert "1056" in report["replicas"][0]["findings"][0]["detail"]
 
@@ -180,7 +181,7 @@ async def test_a_router_is_asked_for_what_it_has_seen(stage: Stage) -> None:
 async def test_the_table_says_what_to_do(stage: Stage) -> None:
     engine = await publishing(stage, FakeEngine(width=64), advertised_width=16)
     engine.publish(stored(PROMPT, width=64))
-    ended = await kvsteer_router("check", "--seconds", SECONDS, engine.url)
+    ended = await kvsteer_router("check", "--seconds", UNTIL_SEEN, engine.url)
     assert ended.status == 1
     assert "at zero: width-mismatch" in ended.out
     assert "To do:" in ended.out
