@@ -22,7 +22,8 @@ CONFIG_HELP = "YAML file of options and replicas; what the command line says win
 _OTHER_COMMANDS = (
     f"Other commands (see their --help): `{PROGRAM} {REPLAY} FILE` feeds recorded frames through the index; "
     f"`{PROGRAM} check URL...` says which replicas are silently at zero; `{PROGRAM} top URL` watches a router; "
-    f"`{PROGRAM} conformance tcp://HOST:PORT` judges a publisher of KV events."
+    f"`{PROGRAM} conformance tcp://HOST:PORT` judges a publisher of KV events; `{PROGRAM} trace` records a fleet, "
+    "replays it, and asks what else could have been done."
 )
 
 

@@ -84,7 +84,7 @@ class _Stage:
             descriptor=_descriptor(replica, host, lanes),
         )
         url = await self._stack.enter_async_context(standing_in(face, host=_http_host(host), port=self._http_port))
-        say(f"ready {url} plays {replica.url}: {count} lanes from tcp://{host}:{lanes[0].port}")
+        say(f"ready {url} plays {replica.url}, ranks 0 to {count - 1} from tcp://{host}:{lanes[0].port} on")
         if self._port:
             self._port, self._replay_port = self._port + count, self._replay_port + count
         self._http_port = self._http_port and self._http_port + 1
