@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from event_source import EventSource
-from patience import until
+from patience import PATIENCE, until
 from watched_publisher import (
     GOOD,
     QUICK,
@@ -138,7 +138,7 @@ async def test_what_lay_before_the_first_batch_known_is_no_fault() -> None:
 
         target = Target(endpoint=source.endpoint)
         player = asyncio.create_task(play(source))
-        findings = judge(await watch(target, seconds=SECONDS, limits=QUICK))
+        findings = judge(await watch(target, seconds=PATIENCE, limits=WatchLimits(messages=10)))
         player.cancel()
     assert failed(findings) == set(), findings
     assert by_rule(findings)[Rule.NUMBERING].verdict is Verdict.PASS
@@ -252,7 +252,8 @@ async def test_a_hole_of_a_publisher_without_replay_fails() -> None:
                     await asyncio.sleep(0.005)
 
         player = asyncio.create_task(play(source))
-        findings = judge(await watch(Target(endpoint=source.endpoint), seconds=SECONDS, limits=QUICK))
+        target = Target(endpoint=source.endpoint)
+        findings = judge(await watch(target, seconds=PATIENCE, limits=WatchLimits(messages=30)))
         player.cancel()
     assert failed(findings) == {Rule.NUMBERING}
     evidence = str(by_rule(findings)[Rule.NUMBERING].evidence)
