@@ -32,7 +32,9 @@ class Feed:
         self._log = self._new_log()
 
     def publish(self, events: Sequence[Event]) -> None:
-        """Number a batch, and hand it to everybody who listens."""
+        """Number a batch, and hand it to everybody who listens; who did not from the first batch on never does."""
+        if not self.listeners:
+            return
         self._log.append(self._encode(events))
         for seq, payload in self._log.take_live(1):
             for receive in self.listeners:
