@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import uvloop
 
 from bench.children import ChildError, ChildGroup
 from bench.client import RequestError
-from bench.figures import as_json, as_text
+from bench.figures import Figure, as_json, as_text
 from bench.router.cases import every_case
 from bench.router.lexicon import Lexicon, write_lexicon
 from bench.router.lineup import LineupError, add_only_flag, line_up
@@ -67,7 +67,7 @@ def _run(args: argparse.Namespace) -> int:
                 if not one.takes_ids
             )
         )
-        uvloop.run(_print_figures(lineup.routers, plan, json=args.json))
+        uvloop.run(_measure(lineup.routers, plan, _print_json if args.json else _print_text))
     except (LineupError, ChildError, RequestError) as error:
         return _complain(str(error))
     except KeyboardInterrupt:
@@ -75,14 +75,26 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _print_figures(routers: Sequence[Router], plan: Plan, *, json: bool) -> None:
+async def _measure(routers: Sequence[Router], plan: Plan, show: Callable[[Figure], None]) -> None:
     with tempfile.TemporaryDirectory(prefix="kvsteer-bench-") as name:
         folder = Path(name)
         write_lexicon(folder)
         async with ChildGroup(folder) as children:
             subjects = await children.supervise(set_stage(children, routers, folder))
-            async for one in measure(subjects, Lexicon(folder), plan):
-                print(as_json(one) if json else as_text(one), flush=True)
+            await children.supervise(_show_all(measure(subjects, Lexicon(folder), plan), show))
+
+
+async def _show_all(figures: AsyncIterator[Figure], show: Callable[[Figure], None]) -> None:
+    async for one in figures:
+        show(one)
+
+
+def _print_json(one: Figure) -> None:
+    print(as_json(one), flush=True)
+
+
+def _print_text(one: Figure) -> None:
+    print(as_text(one), flush=True)
 
 
 def _say(*lines: str) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import chain
 
 import msgspec
 
+from bench.client import RequestError
 from bench.router.client import Answered, Connection
 from bench.router.messages import Message
 
 __all__ = ["Burst", "Hits", "Singles", "ask_in_turns", "burst", "hits"]
 
 PHASE_SECONDS = 300.0
+_MAX_ERROR_BYTES = 300
 _PROMPT, _CACHED = re.compile(rb'"prompt_tokens":\s*(\d+)'), re.compile(rb'"cached_tokens":\s*(\d+)')
 _WORKER = re.compile(rb'"system_fingerprint":\s*"([^"]+)"')
 
@@ -55,9 +59,12 @@ async def ask_in_turns(subjects: Sequence[Sequence[Connection]], requests: Itera
     """Each request to each subject in turn, so that what disturbs one disturbs all; one is under way at a time.
 
     A subject with several connections takes them in turns.
+
+    Raises:
+        RequestError: one was not answered, or they took too long.
     """
     answers: list[list[Answered]] = [[] for _ in subjects]
-    async with asyncio.timeout(PHASE_SECONDS):
+    async with _in_time():
         for turn, request in enumerate(requests):
             for place in range(len(subjects)):
                 index = (place + turn) % len(subjects)
@@ -66,32 +73,48 @@ async def ask_in_turns(subjects: Sequence[Sequence[Connection]], requests: Itera
 
 
 async def burst(subject: Sequence[Connection], requests: Sequence[bytes]) -> Burst:
-    """All requests, as many at once as there are connections."""
-    waiting, messages = iter(requests), list[Message]()
+    """All requests, as many at once as there are connections.
+
+    Raises:
+        RequestError: one was not answered, or they took too long.
+    """
+    waiting = iter(requests)
     started = time.perf_counter()
-    async with asyncio.timeout(PHASE_SECONDS), asyncio.TaskGroup() as group:
-        for connection in subject:
-            group.create_task(_drain(connection, waiting, messages))
-    return Burst(time.perf_counter() - started, messages)
+    async with _in_time():
+        answered = await asyncio.gather(*(_drain(connection, waiting) for connection in subject))
+    return Burst(time.perf_counter() - started, list(chain.from_iterable(answered)))
 
 
-async def _drain(connection: Connection, waiting: Iterator[bytes], messages: list[Message]) -> None:
-    for request in waiting:
-        messages.append((await connection.ask(request)).message)  # noqa: PERF401  (one iterator for all)
+async def _drain(connection: Connection, waiting: Iterator[bytes]) -> list[Message]:
+    return [(await connection.ask(request)).message for request in waiting]
+
+
+@asynccontextmanager
+async def _in_time() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(PHASE_SECONDS):
+            yield
+    except TimeoutError:
+        raise RequestError(f"requests had not ended after {PHASE_SECONDS:g} s") from None
 
 
 def hits(messages: Sequence[Message]) -> Hits:
-    """Read the reports in the answers."""
+    """Read the reports in the answers.
+
+    Raises:
+        RequestError: an answer has none.
+    """
     bodies = [message.body for message in messages]
-    workers = [found[1] for body in bodies if (found := _WORKER.search(body))]
+    workers = [_said(_WORKER, body) for body in bodies]
     return Hits(
-        prompt_tokens=sum(_number(_PROMPT, body) for body in bodies),
-        cached_tokens=sum(_number(_CACHED, body) for body in bodies),
+        prompt_tokens=sum(int(_said(_PROMPT, body)) for body in bodies),
+        cached_tokens=sum(int(_said(_CACHED, body)) for body in bodies),
         answers=[workers.count(worker) for worker in set(workers)],
     )
 
 
-def _number(pattern: re.Pattern[bytes], body: bytes) -> int:
+def _said(pattern: re.Pattern[bytes], body: bytes) -> bytes:
     found = pattern.search(body)
-    assert found is not None, f"a worker's answer lost its usage on the way: {body[-300:]!r}"
-    return int(found[1])
+    if found is None:
+        raise RequestError(f"an answer lost what its worker reported on the way: {body[-_MAX_ERROR_BYTES:]!r}")
+    return found[1]
