@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.client import RequestError
 from bench.router.cases import Case, Form, every_case, make_requests
 from bench.router.lexicon import TURN, Lexicon, write_lexicon
 from bench.router.load import hits
@@ -123,6 +124,11 @@ def test_reports_are_read_out_of_answers_in_any_spelling() -> None:
     two = b'{"usage": {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 1}}, "system_fingerprint": "b"}'
     found = hits([Message(HEAD, one), Message(HEAD, two), Message(HEAD, one)])
     assert (found.rate, found.busiest) == (0.3, 2 / 3)
+
+
+def test_an_answer_without_its_report_is_a_fault() -> None:
+    with pytest.raises(RequestError, match="an answer lost what its worker reported on the way: b'{}'"):
+        hits([Message(HEAD, b"{}")])
 
 
 def test_cpu_of_children_counts_and_is_finer_than_a_tick() -> None:
