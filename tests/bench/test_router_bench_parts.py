@@ -127,7 +127,7 @@ def test_reports_are_read_out_of_answers_in_any_spelling() -> None:
 
 
 def test_an_answer_without_its_report_is_a_fault() -> None:
-    with pytest.raises(RequestError, match="an answer lost what its worker reported on the way: b'{}'"):
+    with pytest.raises(RequestError, match="an answer lost what its worker reported on the way: b'"):
         hits([Message(HEAD, b"{}")])
 
 
