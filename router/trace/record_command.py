@@ -14,7 +14,7 @@ from router.config import RouterConfig
 from router.service import watching
 from router.trace.chunk import TraceFileError
 from router.trace.recorder import Recorder, recording
-from router.trace.records import FrameHeard, LaneNamed, Record, ReplicaSeen, StreamJoined
+from router.trace.records import FrameHeard, LaneNamed, Record, ReplicaSeen, StreamJoined, StreamLeft
 
 __all__ = ["RecordOptions", "run_record"]
 
@@ -54,6 +54,8 @@ class _Watch:
                 self._say(
                     f"{self._names[record.lane]} follows {record.endpoint}, blocks of {record.block_size} advertised"
                 )
+            case StreamLeft():
+                self._say(f"{self._names[record.lane]} is not followed any more")
             case ReplicaSeen():
                 self._say(f"{record.url} is {record.state}" + (f": {record.trouble}" if record.trouble else ""))
 

@@ -27,6 +27,9 @@ from router.trace.records import (
 __all__ = ["LaneName", "ReplayedLane", "Replayer", "TraceOrderError"]
 
 
+_COUNTS = ("batches", "replayed", "gaps", "lost", "restarts", "rejected_batches", "replay_failures")
+
+
 class TraceOrderError(Exception):
     """A record that means a lane which no record before it has named or joined; the message says which."""
 
@@ -90,9 +93,10 @@ class ReplayedLane:
         """What all its batches said."""
         return self._lane.counts
 
-    def total(self, count: str) -> int:
-        """One of ``StreamStatus``'s counts, over all its streams."""
-        return sum(getattr(status, count) for status in [*self.streams, self.status])
+    def totals(self) -> dict[str, int]:
+        """The counts of ``StreamStatus`` that grow with what happens, over all its streams."""
+        statuses = [*self.streams, self.status]
+        return {name: sum(getattr(status, name) for status in statuses) for name in _COUNTS}
 
     def join(self, record: StreamJoined) -> None:
         """Follow a stream from its beginning."""

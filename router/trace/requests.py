@@ -22,8 +22,8 @@ class TracedRequest(msgspec.Struct, frozen=True):
 
     @property
     def reported(self) -> int | None:
-        """Prompt tokens that the engine had cached, as it says."""
-        return None if self.served is None else self.served.reported
+        """Prompt tokens that the engine had cached, as it says; not of a batch, whose report is a sum over prompts."""
+        return None if self.served is None or self.routed.prompts > 1 else self.served.reported
 
 
 class OpenRequests:

@@ -16,6 +16,7 @@ import msgspec
 from contract.descriptor import Descriptor
 from contract.endpoint import Address
 from contract.framing import Frame
+from router.trace.chunk import TraceFileError
 from router.trace.in_order import InOrder
 from router.trace.pace import paced
 from router.trace.publication import Context, Publication, publications
@@ -108,12 +109,15 @@ def _http_host(host: str) -> str:
 
 
 async def _play_all(options: ServeOptions, served: Sequence[_Served], *, stop: asyncio.Event, say: Say) -> None:
-    async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(lane.run()) for one in served for lane in one.lanes]
-        running += [tasks.create_task(_play(options, one, say)) for one in served]
-        await stop.wait()
-        for task in running:
-            task.cancel()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(lane.run()) for one in served for lane in one.lanes]
+            running += [tasks.create_task(_play(options, one, say)) for one in served]
+            await stop.wait()
+            for task in running:
+                task.cancel()
+    except* TraceFileError as group:  # the file was whole when it was looked through; somebody has touched it since
+        raise group.exceptions[0] from None
 
 
 async def _play(options: ServeOptions, served: _Served, say: Say) -> None:

@@ -137,14 +137,15 @@ class _Summing:
 
     def _frame(self, record: FrameHeard, timeline: Timeline) -> None:
         lane = self._replayer.lane(record.lane)
-        before, counts = _troubles(lane), lane.counts
+        before, counts = lane.totals(), lane.counts
         stored, removed, width = counts.stored, counts.removed, lane.width
         self._replayer.feed(record)
         self._of(lane.name).bytes += len(record.payload)
         timeline.add(record.at, batches=1, stored=lane.counts.stored - stored, removed=lane.counts.removed - removed)
-        for name, more in _troubles(lane).items():
-            if more > before[name]:
-                timeline.note(record.at, f"{lane.name} batch {record.seq}: {name.replace('_', ' ')} {more}")
+        after = lane.totals()
+        for name in _TROUBLES:
+            if after[name] > before[name]:
+                timeline.note(record.at, f"{lane.name} batch {record.seq}: {name.replace('_', ' ')} {after[name]}")
         if lane.width != width:
             timeline.note(
                 record.at, f"{lane.name} emits blocks of {lane.width}, {lane.advertised_block_size} advertised"
@@ -182,7 +183,7 @@ class _Summing:
 
     def _lane(self, name: LaneName, lane: ReplayedLane) -> LaneTotals:
         books, counts, stats = self._of(name), lane.counts, self._replayer.index.stats(lane.handle)
-        replica = self._replayer.replicas.get(name.url)
+        replica, totals = self._replayer.replicas.get(name.url), lane.totals()
         return LaneTotals(
             url=name.url,
             dp_rank=name.dp_rank,
@@ -190,17 +191,17 @@ class _Summing:
             stream=lane.status.state,
             advertised_block_size=lane.advertised_block_size,
             emitted_block_sizes=lane.emitted_block_sizes,
-            batches=lane.total("batches"),
-            replayed=lane.total("replayed"),
+            batches=totals["batches"],
+            replayed=totals["replayed"],
             bytes=books.bytes,
             events=counts.events,
             stored=counts.stored,
             removed=counts.removed,
             cleared=counts.cleared,
-            rejected=stats.rejected_events + lane.total("rejected_batches"),
-            gaps=lane.total("gaps"),
-            lost=lane.total("lost"),
-            restarts=lane.total("restarts"),
+            rejected=stats.rejected_events + totals["rejected_batches"],
+            gaps=totals["gaps"],
+            lost=totals["lost"],
+            restarts=totals["restarts"],
             blocks=sum(stats.blocks.values()),
             requests=books.requests,
             told=books.told,
@@ -208,10 +209,6 @@ class _Summing:
             predicted=books.predicted,
             reported=books.reported,
         )
-
-
-def _troubles(lane: ReplayedLane) -> dict[str, int]:
-    return {name: lane.total(name) for name in _TROUBLES}
 
 
 def summarize(reader: TraceReader) -> TraceSummary:

@@ -169,7 +169,8 @@ class _Reading:
         if not self._asked:
             index = self._replayer.index
             self._asked = [_Asked(*rule, index, seed=self._seed, now=routed.at) for rule in self._rules]
-        self._prompt_tokens[routed.request] = routed.prompt_tokens
+        if routed.prompts == 1:  # the report of a batch is a sum over prompts
+            self._prompt_tokens[routed.request] = routed.prompt_tokens
         held = self._held(prompt, lane)
         self._recorded.add(routed, lane.name, seen=routed.predicted, held=held, agreed=True)
         candidates = [self._books.of(self._replayer.lane(number)) for number in routed.lanes]

@@ -1,7 +1,8 @@
 """Writes a ``.kvtrace``. Each record is in the file before the next one is made: a killed recorder loses one at most.
 
-A file that exists is gone on with behind its last whole record, never begun anew. A disk that fills up ends the
-recording and takes nothing back: what was written of the record that did not fit is cut off again.
+A file that exists is gone on with behind its last whole record, never begun anew; a new one is for its owner's eyes,
+since events hold token ids. A disk that fills up ends the recording and takes nothing back: what was written of the
+record that did not fit is cut off again.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class TraceWriter:
         self.records = 0
         self._packer = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=False).compressobj()
         try:
-            self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b", buffering=0)
+            self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b", buffering=0)
         except OSError as error:
             raise TraceFileError(f"cannot write {path}: {error.strerror}") from None
         try:

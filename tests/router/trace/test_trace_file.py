@@ -58,6 +58,11 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert list(reader) == RECORDS, "a trace is read as often as it is iterated over"
 
 
+def test_a_new_trace_is_for_its_owner_s_eyes(tmp_path: Path) -> None:
+    write(tmp_path / "a.kvtrace", RECORDS)
+    assert (tmp_path / "a.kvtrace").stat().st_mode & 0o077 == 0
+
+
 def test_records_are_compressed_with_those_before_them(tmp_path: Path) -> None:
     repeated = [BEGAN, *[frame(7, size=1_000)] * 50]
     assert write(tmp_path / "a.kvtrace", repeated)[-1] < 5_000
