@@ -70,6 +70,12 @@ def test_ranks_run_in_inference_mode_with_one_thread_each(world: ProcessWorld) -
     assert got(world, b"modes") == [[True, 1]] * SIZE
 
 
+def test_signals_that_are_meant_for_the_engine_do_not_end_a_rank(world: ProcessWorld) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(world.pids[1], number)
+    assert got(world, b"alone") == [[0, 1, rank] for rank in range(SIZE)]
+
+
 def test_a_closed_world_has_no_processes_and_takes_no_calls() -> None:
     before = set(threading.enumerate())
     world = ProcessWorld(size=2, build=troublemaker)
@@ -150,13 +156,6 @@ def test_a_rank_that_hangs_is_named_after_the_timeout(task: bytes) -> None:
             world.call(task)
         assert time.monotonic() - started >= HANG_S
         assert_gone(pids)
-
-
-def test_signals_that_are_meant_for_the_engine_do_not_end_a_rank() -> None:
-    with closing(ProcessWorld(size=2, build=troublemaker)) as world:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            os.kill(world.pids[1], number)
-        assert world.call(b"") == [b"3", b"3"]
 
 
 def test_a_rank_that_cannot_be_built_ends_the_world_at_once() -> None:
