@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import uuid4
 
+from contract.api_error import ApiError
 from engine.request import Namespace, SamplingParams
 from engine.server.answer import Ask
 from engine.server.bodies import GeneratingBody
-from engine.server.errors import ApiError
 
 __all__ = ["asks_of", "one_each"]
 

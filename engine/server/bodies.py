@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import msgspec
 from aiohttp import web
 
-from engine.server.errors import ApiError
+from contract.api_error import ApiError
 
 __all__ = [
     "ChatBody",

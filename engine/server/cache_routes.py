@@ -11,9 +11,10 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
+from contract.api_error import ApiError
 from contract.events import BlockStored, Event
 from engine.loop import EngineDead, Holding
-from engine.server.errors import ApiError, unavailable
+from engine.server.errors import unavailable
 from engine.server.lanes import Lane, parse_rank
 from engine.server.replica import Replica
 from engine.server.replies import json_reply

@@ -9,11 +9,12 @@ from typing import Self
 
 import msgspec
 
+from contract.api_error import ApiError
 from engine.loop import EngineDead, EngineOverloaded
 from engine.model.tokenizer import Tokenizer
 from engine.request import Output, RequestError
 from engine.server.answer import Answer, Ask
-from engine.server.errors import ApiError, overloaded, unavailable
+from engine.server.errors import overloaded, unavailable
 from engine.server.lanes import Lane, Lanes
 from engine.server.mailroom import Mailbox, Mailroom
 from engine.server.metrics import RequestMetrics

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from contract.api_error import ApiError
 from contract.descriptor import Descriptor, describe
 from engine.cache.specs import Spec
 from engine.request import Namespace, SamplingParams
 from engine.server.answer import Ask
-from engine.server.errors import ApiError, unavailable
+from engine.server.errors import unavailable
 from engine.server.replica import Replica
 from engine.server.replies import json_reply
 
@@ -117,5 +118,5 @@ async def health_generate(replica: Replica, request: web.Request) -> web.Respons
         with replica.exchange(request, [ask], pinned=lane.dp_rank) as exchange:
             (answer,) = await exchange.finished()
         if answer.finish_reason == "abort":
-            raise ApiError(f"data-parallel rank {lane.dp_rank} gave the request up", status=503, kind="server_error")
+            raise ApiError(f"data-parallel rank {lane.dp_rank} gave the request up", status=503)
     return web.Response(text="OK")

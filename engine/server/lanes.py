@@ -9,9 +9,9 @@ from typing import Protocol
 from aiohttp import web
 
 from contract.agreement import Agreement
+from contract.api_error import ApiError
 from engine.loop import EngineLoop
 from engine.ready import advertised_width
-from engine.server.errors import ApiError
 
 __all__ = ["Lane", "LaneEvents", "Lanes", "parse_rank", "pinned_rank"]
 

@@ -10,8 +10,8 @@ import time
 import msgspec
 from aiohttp import web
 
+from contract.api_error import ApiError
 from engine.load import Load
-from engine.server.errors import ApiError
 from engine.server.info import VERSION
 from engine.server.lanes import parse_rank
 from engine.server.replica import Replica

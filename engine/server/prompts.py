@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
+from contract.api_error import ApiError
 from engine.model.tokenizer import Tokenizer, TokenizerError
 from engine.server.bodies import Prompt
-from engine.server.errors import ApiError
 
 __all__ = ["PromptReader"]
 

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from contract.agreement import Agreement
+from contract.api_error import ApiError
 from contract.kv_events_config import KVEventsConfig
 from engine.config import EngineConfig
 from engine.model.catalogue import ServedModel
 from engine.server.answer import Ask
-from engine.server.errors import ApiError, unavailable
+from engine.server.errors import unavailable
 from engine.server.exchange import Exchange
 from engine.server.lanes import Lane, Lanes, pinned_rank
 from engine.server.mailroom import Mailroom

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import msgspec
 from aiohttp import web
 
-from engine.server.errors import ApiError, error_body
+from contract.api_error import ApiError, error_event
 
 __all__ = ["json_reply", "stream_reply"]
 
@@ -35,7 +35,7 @@ async def stream_reply(request: web.Request, events: AsyncIterator[object]) -> w
     except ApiError as error:
         if not response.prepared:
             raise
-        await response.write(_event(error_body(error)))
+        await response.write(error_event(error))
     await response.write(_DONE)
     await response.write_eof()
     return response

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
+from contract.api_error import ApiError
 from engine.model.tokenizer import TokenizerError
 from engine.server.bodies import DetokenizeBody, TokenizeBody, read_body
-from engine.server.errors import ApiError
 from engine.server.replica import Replica
 from engine.server.replies import json_reply
 
