@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-
-import uvloop
 
 from router.choice.file_tokenizer import TokenizerFileError
-from router.choice.texts import Tokenizer
 from router.choice.tokenization import named_tokenizer
 from router.config import RouterConfig
 from router.conformance.command import run_conformance
@@ -25,18 +16,14 @@ from router.console.flags import CHECK, TOP, parse_check, parse_top
 from router.console.top import run_top
 from router.flags import BAD_FLAGS_STATUS, PROGRAM, REPLAY, SERVE, parse_replay, parse_serve
 from router.front.server import BindError
+from router.process import log_to_stderr, say_ready, serve
 from router.replay import run_replay
-from router.service import serving
 from router.trace.chunk import TraceFileError
 from router.trace.flags import TRACE, run_trace
-from router.trace.recorder import Recorder, recording
+from router.workers.slot import WorkerLostError
+from router.workers.supervisor import supervise
 
 __all__ = ["main"]
-
-_LOG = logging.getLogger("router")
-
-GARBAGE_THRESHOLD = 20_000
-"""New objects that stay, before some of them are looked through for cycles."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,45 +54,18 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def _serve(config: RouterConfig) -> int:
-    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        tokenizer = named_tokenizer(config.tokenizer)
+        if config.workers == 1:
+            serve(config)
+        else:
+            named_tokenizer(config.tokenizer)  # so that one process says what is wrong with it
+            log_to_stderr(config, name="parent")
+            supervise(config, ready=say_ready)
     except TokenizerFileError as error:
         return _complain(f"--tokenizer: {error}", BAD_FLAGS_STATUS)
-    _spare_the_collector()
-    try:
-        with _recording(config) as recorder:
-            uvloop.run(_run(config, tokenizer, recorder))
-    except (BindError, TraceFileError) as error:
+    except (BindError, TraceFileError, WorkerLostError) as error:
         return _complain(str(error), 1)
     return 0
-
-
-def _spare_the_collector() -> None:
-    """What a router starts with stays, and a request leaves no cycles: looking for them takes a tenth of its time."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GARBAGE_THRESHOLD)
-
-
-def _recording(config: RouterConfig) -> AbstractContextManager[Recorder | None]:
-    if not config.trace_out:
-        return nullcontext()
-    return recording(
-        Path(config.trace_out),
-        source=f"{PROGRAM} {SERVE}",
-        failed=lambda error: _LOG.error("recording ends: %s", error),
-    )
-
-
-async def _run(config: RouterConfig, tokenizer: Tokenizer | None, recorder: Recorder | None) -> None:
-    """Serve until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with serving(config, tokenizer=tokenizer, recorder=recorder) as url:
-        print(f"{PROGRAM} ready {url}", flush=True)
-        await stop.wait()
 
 
 def _complain(message: str, status: int) -> int:

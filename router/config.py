@@ -22,6 +22,7 @@ __all__ = ["ConfigError", "RouterConfig", "normalize_url"]
 NO_AFFINITY, BODY_AFFINITY = "off", "session_id"
 _HEADER = re.compile(r"header:([A-Za-z0-9!#$%&'*+.^_`|~-]+)")
 _MIB = 1024 * 1024
+MAX_WORKERS = 256
 _POSITIVE = (
     "probe_interval",
     "probe_timeout",
@@ -60,6 +61,7 @@ class RouterConfig:
     policy: str = _option("kv", "how a replica is chosen", choices=tuple(POLICIES))
     host: str = _option("127.0.0.1", "address to listen on")
     port: int = _option(8080, "port to listen on; 0 lets the system choose")
+    workers: int = _option(1, "router processes that share the port; each has its own index and limits")
     tokenizer: str = _option(
         "auto",
         "how text becomes token ids: auto (what a replica says of itself, else its /tokenize), byte, off, "
@@ -116,6 +118,8 @@ class RouterConfig:
         if not all(self.api_keys):
             raise ConfigError("an api key must not be empty")
         self._check_numbers()
+        if self.workers > 1 and self.trace_out:
+            raise ConfigError(f"trace_out records one router process, and there are {self.workers} workers")
 
     @property
     def session_header(self) -> str | None:
@@ -139,6 +143,8 @@ class RouterConfig:
     def _check_numbers(self) -> None:
         if not 0 <= self.port <= MAX_PORT:
             raise ConfigError(f"port must be in [0, {MAX_PORT}], got {self.port}")
+        if not 1 <= self.workers <= MAX_WORKERS:
+            raise ConfigError(f"workers must be in [1, {MAX_WORKERS}], got {self.workers}")
         for name in _POSITIVE:
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)}")

@@ -30,17 +30,20 @@ from router.fleet.replica import Replica
 from router.front.admission import Admission
 from router.front.api import Api
 from router.front.body import BodyReader
+from router.front.changes import Changes
 from router.front.connection import ConnectionWatch
 from router.front.headers import for_engine
 from router.front.keys import Keys
 from router.front.metrics import FleetMetrics, RequestMetrics
 from router.front.operations import Operations
+from router.front.overview import OwnOverview, WholeOverview
 from router.front.plan import Planner
 from router.front.reader import RequestReader
 from router.front.receipts import Receipts
 from router.front.relay import Relay
 from router.front.routed import Routed
 from router.front.server import HttpServer, engine_session
+from router.front.siblings import Siblings
 from router.front.wishes import WishReader
 from router.intake.index import BlockIndex, LaneHandle
 from router.intake.subscriber import Context, Subscriber
@@ -49,15 +52,23 @@ from router.proof.fault import Code
 from router.trace.recorder import Recorder
 from router.trace.request_recorder import RequestRecorder
 from router.trace.taped_stream import TapedSubscriber
+from router.workers.joined import joined, siblings_of
+from router.workers.lifeline import Lifeline
 
 __all__ = ["serving", "watching"]
 
 
 @asynccontextmanager
 async def serving(
-    config: RouterConfig, *, tokenizer: Tokenizer | None, recorder: Recorder | None = None
+    config: RouterConfig,
+    *,
+    tokenizer: Tokenizer | None,
+    recorder: Recorder | None = None,
+    lifeline: Lifeline | None = None,
 ) -> AsyncIterator[str]:
     """A running router; the URL it listens on. ``tokenizer`` is what ``config.tokenizer`` names, loaded.
+
+    With a ``lifeline`` it is one of several workers, and shares its port with them.
 
     On the way out requests end first, while their engines are still known; then the recording, then streams and
     connections, whose end says nothing of the engines.
@@ -76,12 +87,18 @@ async def serving(
     with Context() as context:
         async with make_session(keep_connections=True) as session, make_session(keep_connections=False) as fresh:
             fleet = _make_fleet(config, session, index, context, diagnosis, recorder)
-            server = _make_server(config, session, fresh, fleet, index, diagnosis, tokenizer, recorder)
+            changes = Changes(fleet, diagnosis, want=None if lifeline is None else lifeline.want)
+            siblings = None if lifeline is None else siblings_of(lifeline, config)
+            server, overview = _make_server(
+                config, session, fresh, fleet, index, diagnosis, tokenizer, recorder, changes, siblings
+            )
             try:
-                url = await server.start()
-                fleet.start()
-                async with _watching_loads(config, session, fleet):
-                    yield url
+                async with _among_siblings(fleet, lifeline, siblings, overview, changes):
+                    url = await server.start()
+                    if lifeline is None:
+                        fleet.start()
+                    async with _watching_loads(config, session, fleet):
+                        yield url
             finally:
                 await server.close()
                 if recorder is not None:
@@ -107,6 +124,14 @@ async def watching(config: RouterConfig, *, recorder: Recorder) -> AsyncIterator
             finally:
                 recorder.end()
                 await fleet.close()
+
+
+def _among_siblings(
+    fleet: Fleet, lifeline: Lifeline | None, siblings: Siblings | None, overview: OwnOverview, changes: Changes
+) -> AbstractAsyncContextManager[object]:
+    if lifeline is None or siblings is None:
+        return nullcontext()
+    return joined(lifeline, siblings, fleet, overview=overview, changes=changes)
 
 
 def _watching_loads(
@@ -166,7 +191,9 @@ def _make_server(
     diagnosis: Diagnosis,
     tokenizer: Tokenizer | None,
     recorder: Recorder | None,
-) -> HttpServer:
+    changes: Changes,
+    siblings: Siblings | None,
+) -> tuple[HttpServer, OwnOverview]:
     remote = RemoteTokenizer(session, timeout=config.probe_timeout) if config.tokenizer == AUTO else None
     tokenization = Tokenization(fixed=tokenizer, remote=remote, send_ids=SendIds(config.send_token_ids))
     believed = None if config.policy == APPROX else index
@@ -180,7 +207,8 @@ def _make_server(
     wishes = WishReader(session_header=config.session_header)
     to_engine = partial(for_engine, authorization=not config.replica_key and not config.api_keys)
     tape = None if recorder is None else RequestRecorder(recorder, with_tokens=config.trace_tokens)
-    receipts = Receipts(limit=config.receipts, tape=tape)
+    receipts = Receipts(limit=config.receipts, place=None if siblings is None else siblings.own_place, tape=tape)
+    overview = OwnOverview(fleet, index, diagnosis, receipts=receipts, registry=registry)
     bodies = BodyReader(max_bytes=config.max_body_bytes, timeout=config.body_timeout)
     reader = RequestReader(bodies, max_ids=config.max_prompt_ids)
     keys = Keys(clients=config.api_keys, admin=config.admin_key or None, loopback=config.loopback)
@@ -201,7 +229,6 @@ def _make_server(
         to_engine=to_engine,
         fleet=fleet,
         index=index,
-        diagnosis=diagnosis,
         chooser=chooser,
         wishes=wishes,
         planner=planner,
@@ -214,14 +241,21 @@ def _make_server(
             receipts=receipts,
             metrics=metrics,
         ),
-        operations=Operations(fleet=fleet, index=index, diagnosis=diagnosis, keys=keys, bodies=bodies),
+        operations=Operations(fleet=fleet, changes=changes, index=index, diagnosis=diagnosis, keys=keys, bodies=bodies),
         keys=keys,
         bodies=bodies,
         reader=reader,
-        receipts=receipts,
-        registry=registry,
+        overview=overview if siblings is None else WholeOverview(overview, siblings),
     )
     watch = ConnectionWatch(
         head_timeout=config.head_timeout, write_timeout=config.write_timeout, closed=metrics.closed_connection
     )
-    return HttpServer(api, watch=watch, host=config.host, port=config.port, drain_timeout=config.drain_timeout)
+    server = HttpServer(
+        api,
+        watch=watch,
+        host=config.host,
+        port=config.port,
+        shared=siblings is not None,
+        drain_timeout=config.drain_timeout,
+    )
+    return server, overview

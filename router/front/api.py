@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from router.choice.chooser import Chooser
 from router.fleet.fleet import Fleet
@@ -17,19 +17,18 @@ from router.front.body import BodyReader
 from router.front.errors import ApiError, in_openai_shape, unavailable
 from router.front.headers import ToEngine, for_client
 from router.front.keys import Keys
-from router.front.metrics import exposition
 from router.front.operations import Operations
+from router.front.overview import Overview
 from router.front.plan import Planner
 from router.front.reader import RequestReader
-from router.front.receipts import Receipts, receipt_view, with_request_id
+from router.front.receipts import with_request_id
 from router.front.request import named_model
 from router.front.route import Route
 from router.front.routed import Routed
 from router.front.upstream import payload
-from router.front.views import explanation, fleet_view, model_list
+from router.front.views import explanation, model_list
 from router.front.wishes import WishReader
 from router.intake.index import BlockIndex
-from router.proof.diagnosis import Diagnosis
 from router.replay import lane_record
 
 __all__ = ["Api"]
@@ -47,7 +46,6 @@ class Api:
         to_engine: ToEngine,
         fleet: Fleet,
         index: BlockIndex,
-        diagnosis: Diagnosis,
         chooser: Chooser,
         wishes: WishReader,
         planner: Planner,
@@ -56,15 +54,13 @@ class Api:
         keys: Keys,
         bodies: BodyReader,
         reader: RequestReader,
-        receipts: Receipts,
-        registry: CollectorRegistry,
+        overview: Overview,
     ) -> None:
         self.draining = False
         self._session = session
         self._to_engine = to_engine
         self._fleet = fleet
         self._index = index
-        self._diagnosis = diagnosis
         self._chooser = chooser
         self._wishes = wishes
         self._planner = planner
@@ -73,8 +69,7 @@ class Api:
         self._keys = keys
         self._bodies = bodies
         self._reader = reader
-        self._receipts = receipts
-        self._registry = registry
+        self._overview = overview
 
     def application(self, *outermost: Middleware) -> web.Application:
         """The routes, ready to be served."""
@@ -129,16 +124,16 @@ class Api:
         return _json(model_list(self._fleet.replicas))
 
     async def _replicas(self, http: web.Request) -> web.Response:
-        return _json(fleet_view(self._fleet.replicas, self._index, review=self._diagnosis.review, now=time.time()))
+        return _json(await self._overview.fleet())
 
     async def _receipt(self, http: web.Request) -> web.Response:
         """Why a request went where it went."""
         number = http.match_info["id"]
-        receipt = self._receipts.get(number)
+        receipt = await self._overview.receipt(number)
         if receipt is None:
             message = f"no request {number!r:.80} is remembered"
             raise ApiError(message, status=HTTPStatus.NOT_FOUND, code="unknown_request")
-        return _json(receipt_view(receipt))
+        return web.Response(body=receipt, content_type=_JSON)
 
     async def _lane_index(self, http: web.Request) -> web.Response:
         """One lane's blocks, in the shape of the replay command, to compare with what the engine holds."""
@@ -162,7 +157,7 @@ class Api:
         return web.Response(text="OK")
 
     async def _prometheus(self, http: web.Request) -> web.Response:
-        return web.Response(body=exposition(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=await self._overview.metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _json(value: object) -> web.Response:

@@ -11,6 +11,7 @@ from aiohttp import web
 from router.config import ConfigError, normalize_url
 from router.fleet.fleet import Fleet
 from router.front.body import BodyReader
+from router.front.changes import Changes
 from router.front.errors import ApiError, invalid
 from router.front.keys import Keys
 from router.front.views import replica_view
@@ -28,9 +29,17 @@ class Operations:
     """The handlers."""
 
     def __init__(
-        self, *, fleet: Fleet, index: BlockIndex, diagnosis: Diagnosis, keys: Keys, bodies: BodyReader
+        self,
+        *,
+        fleet: Fleet,
+        changes: Changes,
+        index: BlockIndex,
+        diagnosis: Diagnosis,
+        keys: Keys,
+        bodies: BodyReader,
     ) -> None:
         self._fleet = fleet
+        self._changes = changes
         self._index = index
         self._diagnosis = diagnosis
         self._keys = keys
@@ -49,7 +58,8 @@ class Operations:
             raise invalid(f'the body is not {{"url": "http://HOST:PORT"}}: {error}', param="url") from None
         url = _base_url(wanted.url)
         known = any(replica.url == url for replica in self._fleet.replicas)
-        replica = self._fleet.add(url)
+        await self._changes.add(url)
+        replica = self._fleet.replica(url)
         view = replica_view(replica, self._index, faults=self._diagnosis.review(replica), now=time.time())
         status = HTTPStatus.OK if known else HTTPStatus.CREATED
         return web.Response(body=msgspec.json.encode(view), status=status, content_type="application/json")
@@ -59,11 +69,10 @@ class Operations:
         self._keys.require_admin(http)
         url = _base_url(http.query.get("url", ""))
         try:
-            await self._fleet.remove(url)
+            await self._changes.remove(url)
         except KeyError:
             message = f"no replica {url!r:.200}"
             raise ApiError(message, status=HTTPStatus.NOT_FOUND, param="url", code="unknown_replica") from None
-        self._diagnosis.forget(url)
         return web.json_response({"removed": url})
 
 

@@ -6,6 +6,7 @@ decisions and times, never a prompt, and the ring forgets the oldest.
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections import OrderedDict
@@ -22,9 +23,10 @@ from router.front.plan import Plan
 from router.front.tape import RequestTape
 from router.front.views import Chosen, ExplainedLane, explanation
 
-__all__ = ["Receipt", "ReceiptView", "Receipts", "receipt_view", "with_request_id"]
+__all__ = ["Receipt", "ReceiptView", "Receipts", "receipt_view", "with_request_id", "worker_of"]
 
 MAX_CLIENT_ID = 200
+_OF_WORKER = re.compile(r"([0-9]{1,4})-[0-9a-f]{12}-[0-9]+", re.ASCII)
 
 
 class Receipt:
@@ -98,13 +100,16 @@ _KEY = web.RequestKey("receipt", Receipt)
 
 
 class Receipts:
-    """The last ``limit`` receipts. Ids cannot be guessed from one router to the next, and are never given twice."""
+    """The last ``limit`` receipts. Ids cannot be guessed from one router to the next, and are never given twice.
 
-    def __init__(self, *, limit: int, tape: RequestTape | None = None) -> None:
+    ``place`` is a worker's: it stands at the front of its ids.
+    """
+
+    def __init__(self, *, limit: int, place: int | None = None, tape: RequestTape | None = None) -> None:
         self._limit = limit
         self._tape = tape
         self._by_id: OrderedDict[str, Receipt] = OrderedDict()
-        self._prefix = secrets.token_hex(6)
+        self._prefix = secrets.token_hex(6) if place is None else f"{place}-{secrets.token_hex(6)}"
         self._opened = 0
 
     def __len__(self) -> int:
@@ -128,6 +133,12 @@ class Receipts:
     def get(self, number: str) -> Receipt | None:
         """The receipt of an id; None where there is none any more."""
         return self._by_id.get(number)
+
+
+def worker_of(number: str) -> int | None:
+    """The place of the worker that gave an id; None where the id tells of none."""
+    found = _OF_WORKER.fullmatch(number)
+    return None if found is None else int(found[1])
 
 
 async def with_request_id(http: web.Request, response: web.StreamResponse) -> None:

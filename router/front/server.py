@@ -37,12 +37,15 @@ class BindError(OSError):
 
 
 class HttpServer:
-    """Serves an api on one address. ``drain_timeout`` in seconds."""
+    """Serves an api on one address. ``drain_timeout`` in seconds. ``shared``: other processes listen there too."""
 
-    def __init__(self, api: Api, *, watch: ConnectionWatch, host: str, port: int, drain_timeout: float) -> None:
+    def __init__(
+        self, api: Api, *, watch: ConnectionWatch, host: str, port: int, shared: bool, drain_timeout: float
+    ) -> None:
         self._api = api
         self._host = host
         self._port = port
+        self._shared = shared
         self._watch = watch
         self._watching: asyncio.Task[None] | None = None
         self._listener: asyncio.Server | None = None
@@ -68,7 +71,11 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         try:
             self._listener = await loop.create_server(
-                self._watch.factory(make), self._host, self._port, backlog=BACKLOG
+                self._watch.factory(make),
+                self._host,
+                self._port,
+                backlog=BACKLOG,
+                reuse_port=self._shared or None,
             )
         except OSError as error:
             raise BindError(f"cannot listen on {self._host}:{self._port}: {error.strerror or error}") from None

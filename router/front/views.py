@@ -26,6 +26,7 @@ __all__ = [
     "explanation",
     "fleet_view",
     "model_list",
+    "rate",
     "replica_view",
 ]
 
@@ -173,8 +174,8 @@ def replica_view(replica: Replica, index: BlockIndex, *, faults: Sequence[Sighti
         model=None if identity is None else identity.models[0].id,
         trouble=replica.trouble,
         hit_rate=HitRate(
-            predicted=_rate(tokens.predicted_hit, tokens.prompt),
-            reported=_rate(tokens.reported_hit, tokens.prompt) if reports else None,
+            predicted=rate(tokens.predicted_hit, tokens.prompt),
+            reported=rate(tokens.reported_hit, tokens.prompt) if reports else None,
         ),
         tokens=tokens,
         requests=RequestCounts(
@@ -186,7 +187,8 @@ def replica_view(replica: Replica, index: BlockIndex, *, faults: Sequence[Sighti
     )
 
 
-def _rate(part: int, whole: int) -> float | None:
+def rate(part: int, whole: int) -> float | None:
+    """A share; None of nothing."""
     return part / whole if whole else None
 
 
