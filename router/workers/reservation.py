@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from router.front.server import BindError
 
@@ -24,20 +24,16 @@ def reserved_port(host: str, port: int) -> Iterator[int]:
     Raises:
         BindError: the address is taken or is not ours.
     """
-    held: list[socket.socket] = []
-    try:
-        for family, address in _addresses(host, port):
-            if not port:
-                port = _free_port(family, address)
-            address = (address[0], port, *address[2:])
-            _bound(family, address, share=False).close()
-            held.append(_bound(family, address, share=True))
+    with ExitStack() as held:
+        try:
+            for family, address in _addresses(host, port):
+                port = port or _free_port(family, address)
+                address = (address[0], port, *address[2:])
+                _bound(family, address, share=False).close()
+                held.enter_context(_bound(family, address, share=True))
+        except OSError as error:
+            raise BindError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
         yield port
-    except OSError as error:
-        raise BindError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-    finally:
-        for holder in held:
-            holder.close()
 
 
 def _addresses(host: str, port: int) -> list[_Address]:
