@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from bench import ranks, smollm2
+from bench import ranks, smollm2, tracing
 from bench.demo import command as demo
 from bench.e2e import command as e2e
 from bench.engine import command as engine
@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     fleet.add_command(commands)
     router.add_command(commands)
     e2e.add_command(commands)
+    tracing.add_command(commands)
     suite.add_command(commands)
     args = parser.parse_args(argv)
     status: int = args.run(args)
