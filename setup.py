@@ -6,6 +6,9 @@ setup(
     ext_modules=[
         Extension("contract._keys", sources=["contract/_keys.c"], extra_compile_args=["-O3"], optional=True),
         Extension(
+            "contract.events._wire", sources=["contract/events/_wire.c"], extra_compile_args=["-O3"], optional=True
+        ),
+        Extension(
             "router.intake._table", sources=["router/intake/_table.c"], extra_compile_args=["-O3"], optional=True
         ),
         Extension(

@@ -1,7 +1,7 @@
-/* The compiled core of contract.hashing: token ids and hashes out of lists and msgpack, and the key chain over them.
+/* The compiled core of contract.hashing: token ids out of lists, and the key chain over them.
  *
- * Optional. Everything here answers as the Python beside it does, or answers None, and then Python does the work: big
- * ids, subclasses of int, anything that is no plain array of numbers. No state, no I/O.
+ * Optional. Everything here answers as contract.plain_keys does, or None where it leaves the work to Python: big ids,
+ * subclasses of int, anything that is no list. No state, no I/O.
  *
  * XXH3 (64 bits, seeded) is written from the specification of xxHash 0.8; its constants are those of the specification.
  */
@@ -194,6 +194,25 @@ done:
 
 /* Ids out of lists */
 
+enum { AHEAD = 16 };
+
+/* The id that an object is, or a negative number where it is none that fits. Small ints are read without a call. */
+static inline long long id_of(PyObject *object)
+{
+    if (!PyLong_CheckExact(object))
+        return -1;
+#if PY_VERSION_HEX >= 0x030C0000
+    if (PyUnstable_Long_IsCompact((PyLongObject *)object))
+        return PyUnstable_Long_CompactValue((PyLongObject *)object);
+#else
+    if (Py_SIZE(object) == 1)
+        return ((PyLongObject *)object)->ob_digit[0];
+#endif
+    int overflow;
+    long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    return overflow || value > UINT32_MAX ? -1 : value;
+}
+
 PyDoc_STRVAR(pack_list_doc, "pack_list(ids)\n--\n\n"
 "A list of ids as packed u32, or None unless each is an int that fits.");
 
@@ -207,10 +226,10 @@ static PyObject *pack_list(PyObject *module, PyObject *list)
         return NULL;
     char *out = PyBytes_AS_STRING(packed);
     for (Py_ssize_t place = 0; place < count; place++) {
-        PyObject *item = PyList_GET_ITEM(list, place);
-        int overflow = 1;
-        long long value = PyLong_CheckExact(item) ? PyLong_AsLongLongAndOverflow(item, &overflow) : 0;
-        if (overflow || value < 0 || value > UINT32_MAX) {
+        if (place + AHEAD < count)
+            __builtin_prefetch(PyList_GET_ITEM(list, place + AHEAD));
+        long long value = id_of(PyList_GET_ITEM(list, place));
+        if (value < 0) {
             Py_DECREF(packed);
             Py_RETURN_NONE;
         }
@@ -220,143 +239,9 @@ static PyObject *pack_list(PyObject *module, PyObject *list)
     return packed;
 }
 
-/* Numbers out of msgpack */
-
-typedef struct {
-    const uint8_t *at, *end;
-} Reader;
-
-static inline uint64_t big_endian(const uint8_t *at, int bytes)
-{
-    uint64_t value = 0;
-    for (int place = 0; place < bytes; place++)
-        value = value << 8 | at[place];
-    return value;
-}
-
-/* The length of the array that starts here, or -1 where none does. */
-static Py_ssize_t read_array(Reader *reader)
-{
-    if (reader->at >= reader->end)
-        return -1;
-    uint8_t head = *reader->at++;
-    if (head >= 0x90 && head <= 0x9F)
-        return head & 0x0F;
-    int bytes = head == 0xDC ? 2 : head == 0xDD ? 4 : 0;
-    if (!bytes || reader->end - reader->at < bytes)
-        return -1;
-    reader->at += bytes;
-    return (Py_ssize_t)big_endian(reader->at - bytes, bytes);
-}
-
-/* Read an int as the 64 bits that stand for it; 0 where none starts here. ``negative`` tells how they were meant. */
-static inline int read_int(Reader *reader, uint64_t *value, int *negative)
-{
-    if (reader->at >= reader->end)
-        return 0;
-    uint8_t head = *reader->at++;
-    *negative = 0;
-    if (head <= 0x7F) {
-        *value = head;
-        return 1;
-    }
-    if (head >= 0xE0) {
-        *value = (uint64_t)(int64_t)(int8_t)head;
-        *negative = 1;
-        return 1;
-    }
-    if (head < 0xCC || head > 0xD3)
-        return 0;
-    int bytes = 1 << (head & 3);
-    if (reader->end - reader->at < bytes)
-        return 0;
-    *value = big_endian(reader->at, bytes);
-    reader->at += bytes;
-    if (head >= 0xD0 && *value >> (8 * bytes - 1)) {
-        *negative = 1;
-        *value |= bytes == 8 ? 0 : ~0ULL << (8 * bytes);
-    }
-    return 1;
-}
-
-PyDoc_STRVAR(read_ids_doc, "read_ids(raw)\n--\n\n"
-"A msgpack array of ids as packed u32, or None unless each is an int that fits.");
-
-static PyObject *read_ids(PyObject *module, PyObject *raw)
-{
-    Py_buffer view;
-    if (PyObject_GetBuffer(raw, &view, PyBUF_SIMPLE) < 0)
-        return NULL;
-    Reader reader = {view.buf, (const uint8_t *)view.buf + view.len};
-    PyObject *packed = NULL;
-    Py_ssize_t count = read_array(&reader);
-    if (count < 0 || count > view.len)
-        goto unusual;
-    packed = PyBytes_FromStringAndSize(NULL, 4 * count);
-    if (packed == NULL)
-        goto done;
-    char *out = PyBytes_AS_STRING(packed);
-    for (Py_ssize_t place = 0; place < count; place++) {
-        uint64_t value;
-        int negative;
-        if (!read_int(&reader, &value, &negative) || negative || value > UINT32_MAX)
-            goto unusual;
-        uint32_t id = (uint32_t)value;
-        memcpy(out + 4 * place, &id, 4);
-    }
-    if (reader.at == reader.end)
-        goto done;
-unusual:
-    Py_XDECREF(packed);
-    packed = Py_NewRef(Py_None);
-done:
-    PyBuffer_Release(&view);
-    return packed;
-}
-
-PyDoc_STRVAR(read_hashes_doc, "read_hashes(raw)\n--\n\n"
-"A msgpack array of ints as a list of unsigned 64-bit ones, negative ones by their bits, or None unless all are ints.");
-
-static PyObject *read_hashes(PyObject *module, PyObject *raw)
-{
-    Py_buffer view;
-    if (PyObject_GetBuffer(raw, &view, PyBUF_SIMPLE) < 0)
-        return NULL;
-    Reader reader = {view.buf, (const uint8_t *)view.buf + view.len};
-    PyObject *hashes = NULL;
-    Py_ssize_t count = read_array(&reader);
-    if (count < 0 || count > view.len)
-        goto unusual;
-    hashes = PyList_New(count);
-    if (hashes == NULL)
-        goto done;
-    for (Py_ssize_t place = 0; place < count; place++) {
-        uint64_t value;
-        int negative;
-        if (!read_int(&reader, &value, &negative))
-            goto unusual;
-        PyObject *hash = PyLong_FromUnsignedLongLong(value);
-        if (hash == NULL) {
-            Py_CLEAR(hashes);
-            goto done;
-        }
-        PyList_SET_ITEM(hashes, place, hash);
-    }
-    if (reader.at == reader.end)
-        goto done;
-unusual:
-    Py_XDECREF(hashes);
-    hashes = Py_NewRef(Py_None);
-done:
-    PyBuffer_Release(&view);
-    return hashes;
-}
-
 static PyMethodDef METHODS[] = {
     {"chain", chain, METH_VARARGS, chain_doc},
     {"pack_list", pack_list, METH_O, pack_list_doc},
-    {"read_ids", read_ids, METH_O, read_ids_doc},
-    {"read_hashes", read_hashes, METH_O, read_hashes_doc},
     {NULL},
 };
 
@@ -365,7 +250,7 @@ static PyModuleDef_Slot SLOTS[] = {{0, NULL}};
 static struct PyModuleDef MODULE = {
     PyModuleDef_HEAD_INIT,
     .m_name = "contract._keys",
-    .m_doc = "The compiled core of contract.hashing and contract.events.decode.",
+    .m_doc = "The compiled core of contract.hashing.",
     .m_methods = METHODS,
     .m_slots = SLOTS,
 };

@@ -1,4 +1,2 @@
 from contract.plain_keys import chain as chain
 from contract.plain_keys import pack_list as pack_list
-from contract.plain_keys import read_hashes as read_hashes
-from contract.plain_keys import read_ids as read_ids

@@ -6,7 +6,6 @@ import random
 from array import array
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,22 +46,6 @@ def test_ids_are_packed_alike(given_ids: Any) -> None:
         assert any(type(one) is not int or not 0 <= one < 2**32 for one in given_ids)
     else:
         assert packed == plain_keys.pack_list(given_ids)
-
-
-@given(st.one_of(st.lists(ids), st.lists(wire_ints), st.lists(anything), st.lists(ids, min_size=14, max_size=18)))
-def test_numbers_are_read_alike_from_msgpack(numbers: list[Any]) -> None:
-    raw = msgspec.msgpack.encode(numbers)
-    assert compiled.read_ids(raw) == plain_keys.read_ids(raw)
-    assert compiled.read_hashes(raw) == plain_keys.read_hashes(raw)
-
-
-@given(
-    st.binary(max_size=40), st.sampled_from([b"", b"\x91", b"\x92", b"\x9f", b"\xdc\x00\x02", b"\xdd\x00\x00\x00\x01"])
-)
-def test_what_is_no_array_of_numbers_is_refused_alike(rest: bytes, head: bytes) -> None:
-    raw = head + rest
-    assert compiled.read_ids(raw) == plain_keys.read_ids(raw)
-    assert compiled.read_hashes(raw) == plain_keys.read_hashes(raw)
 
 
 @pytest.mark.parametrize("width", [0, -1])
