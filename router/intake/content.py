@@ -30,10 +30,14 @@ class Content(msgspec.Struct, frozen=True):
     extras: Sequence[object] | None = None
 
 
+_BASE = Content(namespace_key())
+
+
 def content_of(event: BlockStored) -> Content | None:
     """Namespace and extras of a store, or None where its extra keys cannot be told apart by block."""
     if not event.extra_keys or not any(event.extra_keys):
-        return Content(_root(event, event.cache_salt))
+        plain = event.cache_salt is None and event.lora_name is None and event.lora_id is None
+        return _BASE if plain else Content(_root(event, event.cache_salt))
     if len(event.extra_keys) != len(event.block_hashes):
         return None
     rests = [_without_adapter(keys, event.lora_name) for keys in event.extra_keys]

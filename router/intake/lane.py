@@ -34,6 +34,7 @@ from router.intake.width import LaneWidth
 
 __all__ = ["LaneBlocks"]
 
+_MOST_PLACES = 64
 _SINGLE_COPY_MEDIA = frozenset({"CPU_PINNED", "DISK", "EXTERNAL"})
 
 
@@ -47,6 +48,7 @@ class LaneBlocks:
         self._limits = limits
         self._groups = Groups()
         self._pools: dict[tuple[str, int | None], Pool] = {}
+        self._places: dict[tuple[str | None, int | None], Pool] = {}
         self._orphans = Orphans(limits.orphans)
         self._departed = Departed(limits.departed)
         self._unknown_removals = 0
@@ -62,7 +64,9 @@ class LaneBlocks:
         """
         if self._groups.learn(event):
             self._regroup()
-        pool = self._pool(str(tier_of(event.medium) or Tier.GPU), event.group_idx)
+        pool = self._places.get((event.medium, event.group_idx))
+        if pool is None:
+            pool = self._place_for(event)
         counted = self._counts_copies(pool, event)
         if not pool.decides:
             self._hold_unkeyed(pool, event, counted=counted, why="foreign_group")
@@ -87,6 +91,7 @@ class LaneBlocks:
         for pool in self._pools.values():
             self.claims.remove(pool.keyed.all_keys(), pool.tier)
         self._pools.clear()
+        self._places.clear()
         self._orphans.clear()
         self._departed.clear()
         self.width.unsettle()
@@ -160,9 +165,16 @@ class LaneBlocks:
             for place in held:
                 pool.add_copy(names[place])
         self.claims.add(_without(keys, held) if held else keys, pool.tier)
-        if len(self._orphans) or any(other.loose for other in self._pools.values()):
+        if self._anything_waits():
             for name, key in zip(names, keys, strict=True):
                 self._settle(name, key)
+
+    def _anything_waits(self) -> bool:
+        """Whether some block is held without a key that it could be given."""
+        for pool in self._pools.values():  # noqa: SIM110 - a generator costs more than this, and it is once a store
+            if pool.decides and pool.unkeyed:
+                return True
+        return False
 
     def _settle(self, name: BlockHash, key: int) -> None:
         """A block's key has become known: give it to every tier that holds the block, and place what waited for it."""
@@ -255,11 +267,14 @@ class LaneBlocks:
 
     # Pools and keys
 
-    def _pool(self, tier: str, group: int | None) -> Pool:
+    def _place_for(self, event: BlockStored) -> Pool:
+        """The pool that a store goes to, remembered by the words of the event."""
+        tier, group = str(tier_of(event.medium) or Tier.GPU), event.group_idx
         pool = self._pools.get((tier, group))
         if pool is None:
-            pool = Pool(tier=tier, group=group, decides=self._groups.decides(group))
-            self._pools[tier, group] = pool
+            pool = self._pools[tier, group] = Pool(tier=tier, group=group, decides=self._groups.decides(group))
+        if len(self._places) < _MOST_PLACES:
+            self._places[event.medium, group] = pool
         return pool
 
     def _key_of(self, name: BlockHash) -> int | None:

@@ -291,19 +291,19 @@ class LaneStream:
     def _apply(self, frame: Frame, *, replayed: bool = False) -> list[Action]:
         """Take a batch into account that comes after all others; what it leaves out is lost, or was never known."""
         batch = _decode(frame)
-        missing = frame.seq - self._last - 1
-        if missing and replayed and _begins_cleared(batch):
+        missing, cleared = frame.seq - self._last - 1, _begins_cleared(batch)
+        if missing and replayed and cleared:
             self._snapshot = frame.seq  # its number was another payload's before, so it is no evidence
         else:
             self._recent.remember(frame.seq, frame.payload)
-        self._leave_out(0 if _begins_cleared(batch) else missing, before=frame.seq)
+        self._leave_out(0 if cleared else missing, before=frame.seq)
         self._last = frame.seq
         if batch is None:
             self._counts["rejected_batches"] += 1
             return []
         self._counts["batches"] += 1
         self._counts["replayed"] += replayed
-        if any(isinstance(event, AllBlocksCleared) for event in batch.events):
+        if AllBlocksCleared in map(type, batch.events):
             self._known_from, self._reason = 0, None
         return [Apply(batch)]
 

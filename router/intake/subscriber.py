@@ -4,8 +4,9 @@ A shell: ``stream`` decides, ``index`` holds, this carries frames between socket
 for a replay, asks on a fresh DEALER each time with a deadline between answers, and looks after every reconnect, because
 an engine that was restarted behind its endpoint is first of all a connection that came back.
 
-All frames of a lane pass under one lock, so that what one decision orders is done before the next is taken; between two
-batches the loop is free for others. Many subscribers run in one event loop.
+All frames of a lane pass under one lock, so that what one decision orders is done before the next is taken. What has
+come in meanwhile is taken in one turn, within a bound; then the loop is free for others. Many subscribers run in one
+event loop.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from contract.endpoint import needs_ipv6
 from contract.events import EventBatch
 from contract.framing import Frame, FramingError, parse_live, parse_replay_reply, replay_request
 from router.intake.index import BlockIndex, LaneHandle
+from router.intake.slices import slices
 from router.intake.stream import Action, Apply, AskReplay, Clear, LaneStream
 from router.intake.stream_report import StreamState, SubscriberLimits, SubscriberStatus
 
@@ -35,7 +37,7 @@ Context = zmq.asyncio.Context
 """ZMQ's threads, for several subscribers to share."""
 
 _LOG = logging.getLogger(__name__)
-_EVENTS_A_SLICE = 64
+_BATCHES_A_TURN = 16
 _CONNECTION_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
@@ -159,15 +161,24 @@ class Subscriber:
     # Live
 
     async def _read(self, sub: zmq.asyncio.Socket) -> None:
+        at_hand: zmq.Socket[bytes] = zmq.Socket.shadow(sub)
         while True:
-            frames = await sub.recv_multipart()
-            try:
-                frame = parse_live(frames)
-            except FramingError as error:
-                self._note_malformed(error)
-                continue
+            frames: list[bytes] | None = await sub.recv_multipart()
+            left = _BATCHES_A_TURN
             async with self._lock:
-                await self._perform(self._stream.live(frame, now=self._clock()))
+                while frames is not None:
+                    await self._take_live(frames)
+                    left -= 1
+                    frames = _next_of(at_hand) if left else None
+            await asyncio.sleep(0)
+
+    async def _take_live(self, frames: Sequence[bytes]) -> None:
+        try:
+            frame = parse_live(frames)
+        except FramingError as error:
+            self._note_malformed(error)
+        else:
+            await self._perform(self._stream.live(frame, now=self._clock()))
 
     async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
         while True:
@@ -196,15 +207,12 @@ class Subscriber:
                 case AskReplay():
                     self._wanted = action
                     self._wake.set()
-        await asyncio.sleep(0)
 
     async def _apply(self, batch: EventBatch) -> None:
-        """Apply a batch in slices, so that a snapshot of a whole cache does not stall every other task."""
-        for start in range(0, len(batch.events), _EVENTS_A_SLICE):
-            if start:
+        for place, piece in enumerate(slices(batch)):
+            if place:
                 await asyncio.sleep(0)
-            events = batch.events[start : start + _EVENTS_A_SLICE]
-            self._index.apply(self._handle, EventBatch(ts=batch.ts, events=events, dp_rank=batch.dp_rank))
+            self._index.apply(self._handle, piece)
 
     def _note_malformed(self, error: FramingError) -> None:
         self._malformed += 1
@@ -292,3 +300,12 @@ class Subscriber:
             await self._perform(self._stream.replay_ended())
         else:
             await self._perform(self._stream.replayed(reply))
+        await asyncio.sleep(0)
+
+
+def _next_of(socket: zmq.Socket[bytes]) -> list[bytes] | None:
+    """A message that is there already, or None."""
+    try:
+        return socket.recv_multipart(zmq.NOBLOCK)
+    except zmq.Again:
+        return None

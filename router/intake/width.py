@@ -21,10 +21,14 @@ _MOST_SEEN = 16
 
 
 class LaneWidth:
-    """``emitted`` tokens (pairs where ``pairs``) per block, or None before the first store that tells."""
+    """``emitted`` tokens (pairs where ``pairs``) per block, or None before the first store that tells.
+
+    ``shape`` is what to hash prompts at, and how; None while nobody has told.
+    """
 
     def __init__(self, advertised: int | None) -> None:
         self.advertised = advertised
+        self.shape: Shape | None = (advertised, False) if advertised else None
         self.emitted: int | None = None
         self.pairs = False
         self.seen: list[int] = []
@@ -34,12 +38,6 @@ class LaneWidth:
     def current(self) -> int | None:
         """What to hash prompts at."""
         return self.advertised if self.emitted is None else self.emitted
-
-    @property
-    def shape(self) -> Shape | None:
-        """What to hash prompts at, and how; None while nobody has told."""
-        width = self.current
-        return (width, self.pairs) if width else None
 
     def agrees(self, event: BlockStored) -> bool:
         """Whether a store's blocks are of the lane's width as known now."""
@@ -55,6 +53,7 @@ class LaneWidth:
         if self._settled and (not news or self._partial(event)):
             return False
         self.emitted, self.pairs, self._settled = event.block_size, event.pairs, True
+        self.shape = (self.emitted, self.pairs)
         if event.block_size not in self.seen:
             self.seen = [*self.seen, event.block_size][-_MOST_SEEN:]
         return True
@@ -66,6 +65,7 @@ class LaneWidth:
     def forget(self) -> None:
         """Another engine may stand behind the stream now: back to what was advertised."""
         self.emitted, self.pairs, self.seen, self._settled = None, False, [], False
+        self.shape = (self.advertised, False) if self.advertised else None
 
     def _partial(self, event: BlockStored) -> bool:
         """Whether a store looks like one unit of a block that is not full yet."""
