@@ -98,7 +98,7 @@ async def test_a_lost_batch_is_replayed_in_its_place(fleet: Fleet) -> None:
         truth = await fleet.agreement(router, ports.url, known_as=front)
         lane = (await fleet.get(f"{router.base_url}/replicas"))["replicas"][0]["lanes"][0]
     assert truth["last_seq"] == lane["last_seq"] > 9
-    assert (lane["gaps"], lane["lost"]) == (2, 0)
+    assert (lane["gaps"] in (1, 2), lane["lost"]) == (True, 0)  # one, where the second opens before the first is closed
     assert lane["replayed"] >= 3
 
 
