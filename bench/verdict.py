@@ -6,7 +6,7 @@ the hit rate is merely 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -15,20 +15,18 @@ from bench.tally import Tally
 
 __all__ = [
     "Breach",
+    "Holding",
     "Probe",
     "book_breaches",
     "fault_breaches",
+    "index_breaches",
     "judge",
     "probe_breaches",
     "request_breaches",
     "stream_breaches",
-    "surplus_breaches",
     "unproved_breaches",
     "width_breaches",
 ]
-
-# Of the prompt tokens. Blocks go between a decision and its admission: up to 0.04 was measured on a busy machine.
-MAX_SURPLUS = 0.1
 
 
 class Breach(msgspec.Struct, frozen=True):
@@ -54,13 +52,29 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     booked: TokenCounts
 
 
-def judge(fleet: FleetView, tally: Tally, probes: Sequence[Probe], *, width: int, expected: int) -> list[Breach]:
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """What one lane's engine holds and what the index says it holds: copies by a block's hash and tier."""
+
+    where: str
+    engine: Mapping[tuple[str, str], int]
+    index: Mapping[tuple[str, str], int]
+
+
+def judge(
+    fleet: FleetView,
+    tally: Tally,
+    holdings: Sequence[Holding],
+    probes: Sequence[Probe],
+    *,
+    width: int,
+    expected: int,
+) -> list[Breach]:
     """Every breach that a settled fleet, ``expected`` requests and their probes show; ``width`` in tokens."""
     return [
         *request_breaches(tally, expected=expected),
         *width_breaches(fleet, width=width),
         *stream_breaches(fleet),
-        *surplus_breaches(fleet),
+        *index_breaches(holdings),
         *book_breaches(fleet, tally),
         *fault_breaches(fleet),
         *unproved_breaches(fleet, probes),
@@ -102,18 +116,18 @@ def unproved_breaches(fleet: FleetView, probes: Sequence[Probe]) -> list[Breach]
     ]
 
 
-def surplus_breaches(fleet: FleetView) -> list[Breach]:
-    """A fleet that was expected to hold far more than it did: the index speaks of blocks that engines have dropped.
+def index_breaches(holdings: Sequence[Holding]) -> list[Breach]:
+    """Lanes of which the index says anything but what their engines hold.
 
-    The reverse is no breach: requests that are under way at once find each other's blocks, which no event had told.
+    How far a workload's predictions were from its hits proves nothing: blocks come and go while a request waits.
     """
-    predicted = sum(replica.tokens.predicted_hit for replica in fleet.replicas)
-    reported = sum(replica.tokens.reported_hit for replica in fleet.replicas)
-    prompt = sum(replica.tokens.prompt for replica in fleet.replicas)
-    if predicted - reported <= MAX_SURPLUS * prompt:
-        return []
-    detail = f"{predicted} hit tokens predicted and {reported} reported, more than {MAX_SURPLUS:.0%} of {prompt} apart"
-    return [Breach("fleet", detail)]
+    breaches = []
+    for held in holdings:
+        dropped, unknown = held.index.items() - held.engine.items(), held.engine.items() - held.index.items()
+        if dropped or unknown:
+            lacks = f"of the engine's {len(held.engine)} blocks the index lacks {len(unknown)}"
+            breaches.append(Breach(held.where, f"{lacks}; it has {len(dropped)} others"))
+    return breaches
 
 
 def fault_breaches(fleet: FleetView) -> list[Breach]:

@@ -10,20 +10,28 @@ import asyncio
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from bench.client import BenchClient, Reply
 from bench.demo.scenario import FleetError
 from bench.router_view import ExplainedLane, FleetView, RouterError, RouterView, TokenCounts
 from bench.tally import Asked, Tally
-from bench.verdict import Probe
+from bench.verdict import Holding, Probe
 
 __all__ = ["Prober"]
 
 
-class _Position(msgspec.Struct, frozen=True):
-    """The part of an engine's ``/kv_blocks`` that says how far its events go."""
+class _Block(msgspec.Struct, frozen=True):
+    hash: str
+    tier: str
+    copies: int
+
+
+class _Held(msgspec.Struct, frozen=True):
+    """Both an engine's ``/kv_blocks`` and a router's ``/index``: what is held after the batch ``last_seq``."""
 
     last_seq: int
+    blocks: list[_Block]
 
 
 class Prober:
@@ -37,6 +45,18 @@ class Prober:
     async def level(self) -> FleetView:
         """The fleet once nothing is in flight and the router has applied all that its engines have published."""
         return await self._view.settled(self._published, seconds=self._settle_seconds)
+
+    async def holdings(self, fleet: FleetView) -> list[Holding]:
+        """What every lane's engine holds, beside what the router's index says of it."""
+        return [
+            Holding(
+                where=f"{replica.url} lane {lane.dp_rank}",
+                engine=_copies(await self._held(replica.url, "/kv_blocks", dp_rank=lane.dp_rank)),
+                index=_copies(await self._held(self._view.base_url, "/index", url=replica.url, dp_rank=lane.dp_rank)),
+            )
+            for replica in fleet.replicas
+            for lane in replica.lanes
+        ]
 
     async def probe(self, tally: Tally) -> list[Probe]:
         """Repeat each replica's last prompt twice: so that it is cached, whatever came after it; then to be judged."""
@@ -68,17 +88,21 @@ class Prober:
 
     async def _published(self, fleet: FleetView) -> list[int]:
         lanes = [(replica.url, lane.dp_rank) for replica in fleet.replicas for lane in replica.lanes]
-        return await asyncio.gather(*(self._end(url, rank) for url, rank in lanes))
+        held = await asyncio.gather(*(self._held(url, "/kv_blocks", dp_rank=rank) for url, rank in lanes))
+        return [one.last_seq for one in held]
 
-    async def _end(self, url: str, rank: int) -> int:
-        """The number of the last batch that an engine has published."""
-        address = f"{url}/kv_blocks?dp_rank={rank}"
+    async def _held(self, base_url: str, path: str, **query: str | int) -> _Held:
+        address = URL(base_url + path).with_query(query)
         try:
             async with self._session.get(address) as response:
                 raw = await response.read()
-            return msgspec.json.decode(raw, type=_Position).last_seq
+            return msgspec.json.decode(raw, type=_Held)
         except (aiohttp.ClientError, msgspec.MsgspecError) as error:
             raise FleetError(f"{address}: {type(error).__name__} {error}") from None
+
+
+def _copies(held: _Held) -> dict[tuple[str, str], int]:
+    return {(block.hash, block.tier): block.copies for block in held.blocks}
 
 
 def _booked(before: FleetView, after: FleetView, replica: str) -> TokenCounts:

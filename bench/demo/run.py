@@ -87,11 +87,12 @@ class _Stage:
     async def _judge(self, policy: str, tally: Tally, view: RouterView, seconds: float) -> PolicyRun:
         prober = Prober(self._session, view, settle_seconds=SETTLE_SECONDS)
         fleet = await prober.level()
+        holdings = await prober.holdings(fleet)
         probes = await prober.probe(tally)
         expected, width = self._scenario.requests, self._scenario.width
         return PolicyRun(
             report=make_report(policy, fleet, tally),
-            breaches=judge(fleet, tally, probes, width=width, expected=expected),
+            breaches=judge(fleet, tally, holdings, probes, width=width, expected=expected),
             probes=len(probes),
             seconds=seconds,
             late_seconds=tally.late_seconds,

@@ -32,14 +32,16 @@ class ListingEngine(FakeEngine):
         super().__init__(width=WIDTH)
         self.answer = finds_36
         self.publish_on()
-        self.publish(stored(holds, width=WIDTH))
+        self._told = stored(holds, width=WIDTH)
+        self.publish(self._told)
 
     def add_routes(self, app: web.Application) -> None:
         super().add_routes(app)
         app.router.add_get("/kv_blocks", self._kv_blocks)
 
     async def _kv_blocks(self, request: web.Request) -> web.Response:
-        return web.json_response({"last_seq": self.publishers[0].last_seq})
+        held = [{"hash": str(name), "tier": "GPU", "copies": 1} for name in self._told.block_hashes]
+        return web.json_response({"last_seq": self.publishers[0].last_seq, "blocks": held})
 
 
 @pytest.fixture
@@ -57,7 +59,8 @@ async def broken(stage: Stage, engine: ListingEngine) -> list[str]:
     tally.last_asked[engine.url] = Asked(COMPLETIONS_PATH, msgspec.json.encode({"prompt": PROMPT}))
     prober = Prober(router.session, view, settle_seconds=60.0)
     fleet = await prober.level()
-    return [breach.detail for breach in judge(fleet, tally, await prober.probe(tally), width=WIDTH, expected=0)]
+    holdings, probes = await prober.holdings(fleet), await prober.probe(tally)
+    return [breach.detail for breach in judge(fleet, tally, holdings, probes, width=WIDTH, expected=0)]
 
 
 async def test_a_fleet_that_finds_what_was_predicted_passes(stage: Stage) -> None:

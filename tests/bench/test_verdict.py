@@ -6,7 +6,7 @@ import pytest
 from bench.client import Reply
 from bench.router_view import ExplainedLane, Fault, FleetView, LaneView, ReplicaView, RequestCounts, TokenCounts
 from bench.tally import Asked, Tally
-from bench.verdict import Probe, judge
+from bench.verdict import Holding, Probe, judge
 
 WIDTH = 6
 LANE = LaneView(dp_rank=0, stream="live", last_seq=9, lost=0, advertised_block_size=WIDTH, emitted_block_size=WIDTH)
@@ -24,6 +24,8 @@ PROBE = Probe(
     cached_tokens=48,
     booked=TokenCounts(prompt=50, predicted_hit=48, reported_hit=48),
 )
+BLOCKS = {("1", "GPU"): 1, ("2", "GPU"): 2}
+HOLDING = Holding(where="http://a lane 0", engine=BLOCKS, index=BLOCKS)
 replace = msgspec.structs.replace
 
 
@@ -47,9 +49,14 @@ def tally(*, failures: int = 0) -> Tally:
 
 
 def found(
-    *, replica: ReplicaView = REPLICA, seen: Tally | None = None, probe: Probe = PROBE, expected: int = 2
+    *,
+    replica: ReplicaView = REPLICA,
+    seen: Tally | None = None,
+    holding: Holding = HOLDING,
+    probe: Probe = PROBE,
+    expected: int = 2,
 ) -> list[str]:
-    breaches = judge(FleetView([replica]), seen or tally(), [probe], width=WIDTH, expected=expected)
+    breaches = judge(FleetView([replica]), seen or tally(), [holding], [probe], width=WIDTH, expected=expected)
     return [str(breach) for breach in breaches]
 
 
@@ -90,11 +97,7 @@ def test_a_replica_that_was_asked_nothing_need_not_have_emitted() -> None:
         requests=RequestCounts(routed=0, in_flight=0),
         tokens=TokenCounts(prompt=0, predicted_hit=0, reported_hit=0),
     )
-    assert judge(FleetView([REPLICA, idle]), tally(), [PROBE], width=WIDTH, expected=2) == []
-
-
-def test_a_workload_that_outran_its_events_is_no_breach() -> None:
-    assert found(replica=with_tokens(predicted=0, reported=54)) == []
+    assert judge(FleetView([REPLICA, idle]), tally(), [HOLDING], [PROBE], width=WIDTH, expected=2) == []
 
 
 @pytest.mark.parametrize(("predicted", "reported"), [(0, 48), (48, 0)])
@@ -106,17 +109,24 @@ def test_hits_of_a_repeated_prompt_that_are_not_booked_as_predicted_are_a_breach
 
 def test_hits_that_no_repeated_prompt_has_checked_are_a_breach() -> None:
     line = "http://a: 60 hit tokens were predicted or reported, and no prompt was repeated to check them"
-    breaches = judge(FleetView([REPLICA]), tally(), [], width=WIDTH, expected=2)
+    breaches = judge(FleetView([REPLICA]), tally(), [], [], width=WIDTH, expected=2)
     assert [str(breach) for breach in breaches] == [line]
 
 
-def test_predictions_far_above_the_reports_are_a_breach() -> None:
-    line = "fleet: 70 hit tokens predicted and 54 reported, more than 10% of 100 apart"
-    assert found(replica=with_tokens(predicted=70, reported=54)) == [line]
+@pytest.mark.parametrize("predicted", [0, 30, 90])
+def test_predictions_of_a_workload_may_be_late_and_are_no_breach(predicted: int) -> None:
+    assert found(replica=with_tokens(predicted=predicted, reported=54)) == []
 
 
-def test_reports_above_the_predictions_are_no_breach_since_requests_under_way_share_blocks() -> None:
-    assert found(replica=with_tokens(predicted=30, reported=54)) == []
+@pytest.mark.parametrize(
+    ("index", "lacks", "others"),
+    [({("1", "GPU"): 1}, 1, 0), (BLOCKS | {("3", "GPU"): 1}, 0, 1), (BLOCKS | {("2", "GPU"): 1}, 1, 1), ({}, 2, 0)],
+)
+def test_an_index_that_is_not_what_the_engine_holds_is_a_breach(
+    index: dict[tuple[str, str], int], lacks: int, others: int
+) -> None:
+    line = f"http://a lane 0: of the engine's 2 blocks the index lacks {lacks}; it has {others} others"
+    assert found(holding=replace(HOLDING, index=index)) == [line]
 
 
 @pytest.mark.parametrize("changes", [{"stream": "untrusted"}, {"lost": 2}, {"last_seq": -1}])
