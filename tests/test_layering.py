@@ -42,6 +42,7 @@ FENCES: dict[str, tuple[str, ...]] = {
     "gguf": ("engine.model.*",),
     "huggingface_hub": ("engine.model.catalogue",),
     "transformers": ("bench.*",),
+    "matplotlib": ("bench.fleet.plot",),
     "aiohttp": (
         "engine.server*",
         "router.service",

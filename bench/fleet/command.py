@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
+from pathlib import Path
 
 import msgspec
 from rich.console import Console
@@ -34,6 +36,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        return _complain("--plot needs matplotlib: pip install -c constraints.txt -e '.[bench]'", status=1)
     try:
         plan, workload = plan_of(args), _workload(args)
         compared = _compare(workload, plan, args)
@@ -46,6 +50,16 @@ def _run(args: argparse.Namespace) -> int:
             print(as_json(one))
     else:
         Console(width=TABLE_WIDTH).print(table(compared))
+    return 0 if args.plot is None else _draw(compared, args.plot)
+
+
+def _draw(compared: Comparison, path: Path) -> int:
+    from bench.fleet.plot import draw
+
+    try:
+        draw(compared, path)
+    except OSError as error:
+        return _complain(f"--plot: {error}", status=1)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -105,3 +106,23 @@ def test_what_cannot_be_simulated_is_one_line(tmp_path: Path, capsys: pytest.Cap
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1)
         assert said in err
+
+
+def test_a_picture_is_drawn_where_matplotlib_is_installed(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need the bench extra")
+    picture = tmp_path / "fleet.png"
+    flags = ["fleet", "--trace", str(trace), "--policy", "kv", "random", "--plot"]
+    assert main([*flags, str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main([*flags, str(tmp_path / "nowhere" / "fleet.png")]) == 1
+    assert "bench fleet: --plot: " in capsys.readouterr().err
+
+
+def test_a_picture_without_matplotlib_is_refused_before_anything_is_simulated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert main(["fleet", "--plot", "fleet.png"]) == 1
+    assert capsys.readouterr().err.startswith("bench fleet: --plot needs matplotlib")
