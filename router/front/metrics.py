@@ -37,6 +37,7 @@ class RequestMetrics:
             "kvsteer_requests", "Requests answered, by status.", ("route", "status"), registry=registry
         )
         self._by_answer: dict[tuple[str, int], Counter] = {}
+        self._by_replica: dict[str, Histogram] = {}
         self._retries = Counter("kvsteer_retries", "Requests given to a second replica.", registry=registry)
         self._broken = Counter(
             "kvsteer_broken_answers", "Answers an engine broke off.", ("replica",), registry=registry
@@ -74,7 +75,10 @@ class RequestMetrics:
 
     def first_token(self, url: str, *, seconds: float) -> None:
         """A stream's first byte came."""
-        self._ttft.labels(url).observe(seconds)
+        series = self._by_replica.get(url)
+        if series is None:
+            series = self._by_replica[url] = self._ttft.labels(url)
+        series.observe(seconds)
 
 
 class FleetMetrics(Collector):

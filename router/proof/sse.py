@@ -7,6 +7,7 @@ exactly as it came; otherwise an event leaves when it is complete. Only events w
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from router.proof.report import Report, is_bare_usage, read_report
 
@@ -33,6 +34,8 @@ class EventTap:
 
     def feed(self, chunk: bytes) -> bytes:
         """Take a chunk of the engine's; what to send on (may be empty)."""
+        if not self._rest and chunk.endswith(b"\n\n"):  # whole events, as engines mostly write them
+            return self._look_at(chunk) if _MARK in chunk else chunk
         data = self._rest + chunk
         end = _last_gap(data)
         whole, self._rest = data[:end], data[end:]
@@ -59,15 +62,12 @@ class EventTap:
 
     def _look_at(self, events: bytes) -> bytes:
         """Remember the last event with token counts; ``events`` without those to be dropped."""
-        kept = []
-        for event in _split(events):
-            drop = False
-            if _MARK in event:
-                self._counts = event
-                drop = self._strip and is_bare_usage(_data_of(event))
-            if not drop:
-                kept.append(event)
-        return b"".join(kept)
+        kept, done = b"", 0
+        for start, end in _marked(events):
+            self._counts = events[start:end]
+            if self._strip and is_bare_usage(_data_of(self._counts)):
+                kept, done = kept + events[done:start], end
+        return kept + events[done:]
 
 
 def _last_gap(data: bytes) -> int:
@@ -79,13 +79,14 @@ def _last_gap(data: bytes) -> int:
     return ends[-1] if ends else 0
 
 
-def _split(events: bytes) -> list[bytes]:
-    """Complete events, each with the gap that ends it."""
-    parts, start = [], 0
-    for match in _GAP.finditer(events):
-        parts.append(events[start : match.end()])
-        start = match.end()
-    return parts
+def _marked(events: bytes) -> Iterator[tuple[int, int]]:
+    """Where the events with token counts begin and end, among complete ones."""
+    found = events.find(_MARK)
+    while found >= 0:
+        gap = _GAP.search(events, found)
+        end = len(events) if gap is None else gap.end()
+        yield _last_gap(events[:found]), end
+        found = events.find(_MARK, end)
 
 
 def _data_of(event: bytes) -> bytes:
