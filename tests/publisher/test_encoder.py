@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from array import array
 
 import pytest
 
@@ -10,9 +11,11 @@ from contract.events import AllBlocksCleared, BlockRemoved, BlockStored, Dialect
 from publisher.counters import PublisherCounters
 from publisher.encoder import BatchEncoder
 
+IDS = array("I", [1, 2, 3, 4, 5, 6])  # as they are read again
+
 
 def stored(**fields: object) -> BlockStored:
-    plain = {"block_hashes": [7], "parent_block_hash": None, "token_ids": [1, 2, 3, 4, 5, 6], "block_size": 6}
+    plain = {"block_hashes": [7], "parent_block_hash": None, "token_ids": IDS, "block_size": 6}
     return BlockStored(**(plain | fields))  # type: ignore[arg-type]
 
 

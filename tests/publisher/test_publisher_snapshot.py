@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,7 +15,8 @@ from publisher import EventPublisher, ReplayLimits, Snapshot
 Start = Callable[..., EventPublisher]
 Hook = Callable[[], Snapshot]
 
-HELD = BlockStored(block_hashes=[8, 9], parent_block_hash=None, token_ids=list(range(12)), block_size=6, medium="GPU")
+IDS = array("I", range(12))  # as they are read again
+HELD = BlockStored(block_hashes=[8, 9], parent_block_hash=None, token_ids=IDS, block_size=6, medium="GPU")
 
 
 @pytest.fixture
