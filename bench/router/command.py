@@ -24,6 +24,7 @@ __all__ = ["add_command"]
 
 _ROUTERS = (
     Router(product=KVSTEER, policy="kv"),
+    Router(product=KVSTEER, policy="kv", processes=2),
     Router(product=VLLM_ROUTER, policy="kv_aware"),
     Router(product=VLLM_ROUTER, policy="round_robin"),
     Router(product=SMG, policy="cache_aware"),
