@@ -38,6 +38,10 @@ class UnitIndex(BlockIndex):
         """See `BlockIndex`."""
         return {lane: self._in_tokens(match) for lane, match in super().match(prompt, lanes).items()}
 
+    def holders(self, prompt: Prompt) -> dict[LaneHandle, Match]:
+        """See `BlockIndex`."""
+        return {lane: self._in_tokens(match) for lane, match in super().holders(prompt).items()}
+
     def _in_tokens(self, match: Match) -> Match:
         if not match.tokens:
             return match

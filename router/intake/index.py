@@ -41,6 +41,7 @@ class Match(msgspec.Struct, frozen=True):
 
 
 _NO_MATCH = Match(0, {})
+_EVERYONE = -1
 _GPU = Tier.GPU.value
 
 
@@ -110,12 +111,12 @@ class BlockIndex:
             if lane is not None:
                 found[handle] = _NO_MATCH
                 asked |= lane.claims.bit
-        for (width, pairs), mask in self._shapes.items():
-            if mask & asked:
-                keys = prompt.keys(width=width, pairs=pairs)
-                for dropped, depth in self._drops(keys, mask & asked):
-                    found.update(self._matches(dropped, depth, keys, width))
+        found.update(self._held(prompt, asked))
         return found
+
+    def holders(self, prompt: Prompt) -> dict[LaneHandle, Match]:
+        """What lanes hold of the prompt, those left out that hold nothing of it: these cost nothing."""
+        return dict(self._held(prompt, _EVERYONE))
 
     def blocks(self, handle: LaneHandle) -> list[BlockRow]:
         """Every block that the lane's engine holds, as far as its events tell, in no order."""
@@ -153,6 +154,14 @@ class BlockIndex:
         assert not any(mask & ~everyone for mask in self._holders.masks().values()), "a mask names no lane"
         for lane in self._lanes.values():
             lane.check_invariants()
+
+    def _held(self, prompt: Prompt, asked: int) -> Iterator[tuple[LaneHandle, Match]]:
+        """What each of these lanes holds of the prompt, if anything."""
+        for (width, pairs), mask in self._shapes.items():
+            if mask & asked:
+                keys = prompt.keys(width=width, pairs=pairs)
+                for dropped, depth in self._drops(keys, mask & asked):
+                    yield from self._matches(dropped, depth, keys, width)
 
     def _drops(self, keys: BlockKeys, alive: int) -> Iterator[tuple[int, int]]:
         """Lanes, as a mask, that match no further, and the blocks that they do match, unless these are none."""

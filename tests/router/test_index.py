@@ -572,7 +572,9 @@ class IndexAgainstModel(RuleBasedStateMachine):
     @invariant()
     def prompts_match_as_in_the_model(self) -> None:
         for chain in self.chains:
-            found = self.index.match(Prompt([token for block in chain for token in block]), self.lanes)
+            prompt = Prompt([token for block in chain for token in block])
+            found = self.index.match(prompt, self.lanes)
+            assert self.index.holders(prompt) == {lane: match for lane, match in found.items() if match.tokens}
             for handle, lane in self.lanes.items():
                 assert lane.match(chain) == (found[handle].tokens, found[handle].tiers)
 

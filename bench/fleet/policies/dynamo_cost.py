@@ -65,8 +65,7 @@ class DynamoCost:
         """See `Rule`."""
         prompt = BlockPrompt(ask, block_tokens=self._width)
         keys = list(prompt.keys(width=self._width))
-        matches = self._index.match(prompt, self._places)
-        overlap = {self._places[lane]: match.tokens for lane, match in matches.items() if match.tokens}
+        overlap = {self._places[lane]: match.tokens for lane, match in self._index.holders(prompt).items()}
         replica = self._choose(overlap, self._shared(keys))
         held = overlap.get(replica, 0)
         self._take(replica, keys)
