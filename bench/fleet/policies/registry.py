@@ -13,7 +13,6 @@ from bench.fleet.policies.sglang_cache_aware import SglangCacheAware
 from bench.fleet.rule import Rule, Surroundings
 from router.choice.memory import Memory
 from router.choice.overlap import Overlap
-from router.choice.overlap import Overlap
 from router.choice.policy import APPROX, POLICIES, memory_of
 from router.choice.recent import RecentPrompts
 
