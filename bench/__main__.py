@@ -12,6 +12,7 @@ from bench.demo import command as demo
 from bench.e2e import command as e2e
 from bench.engine import command as engine
 from bench.fleet import command as fleet
+from bench.index import command as index
 from bench.router import command as router
 from bench.suite import command as suite
 
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ranks.add_command(commands)
     engine.add_command(commands)
     fleet.add_command(commands)
+    index.add_command(commands)
     router.add_command(commands)
     e2e.add_command(commands)
     tracing.add_command(commands)
