@@ -5,7 +5,8 @@
         trace.check()
         assert trace.requests[-1].reported == trace.requests[-1].routed.predicted
 
-Imported by pytest only, which nothing else of this project needs.
+A module with a name of its own beside the packages: pytest imports it in every run, also in projects that have a
+package ``router`` themselves. It needs ours only once a test asks for the fixture.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def kvtrace(request: pytest.FixtureRequest) -> Callable[..., PlayedTrace]:
 
     Whole, unless ``whole=False``: then ``step()`` and ``steps()`` play it record by record.
     """
-    from router.trace.played_trace import PlayedTrace  # not before a test asks: pytest loads plugins in every run
+    from router.trace.played_trace import PlayedTrace
 
     def play(path: str | Path, *, whole: bool = True) -> PlayedTrace:
         trace = PlayedTrace(_found(request, Path(path)))
