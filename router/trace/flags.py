@@ -19,7 +19,6 @@ from router.trace.publication import PublishError
 from router.trace.record_command import RecordOptions, run_record
 from router.trace.recorded_prompt import WidthError
 from router.trace.replay_command import ReplayOptions, run_replay_trace, run_serve_trace
-from router.trace.replayer import TraceOrderError
 from router.trace.served_replay import ServeOptions
 from router.trace.show_command import ShowOptions, run_show
 from router.trace.what_if import RULES
@@ -40,7 +39,7 @@ def run_trace(argv: Sequence[str]) -> int:
     run: Callable[[LineParser, argparse.Namespace], int] = given.run
     try:
         return run(subparsers[given.what], given)
-    except (TraceFileError, TraceOrderError, WidthError, PublishError, BindError) as error:
+    except (TraceFileError, WidthError, PublishError, BindError) as error:
         print(f"{PROGRAM} {TRACE} {given.what}: {error}", file=sys.stderr)
         return 1
     except OSError as error:

@@ -1,4 +1,7 @@
-"""Reads a ``.kvtrace`` record by record, in bounded memory: one record and one zstd window at a time."""
+"""Reads a ``.kvtrace`` record by record, in bounded memory: one record and one zstd window at a time.
+
+What comes out fits together: every lane that a record means has been named before it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import msgspec
 import zstandard
 
 from router.trace.chunk import MAX_RECORD_BYTES, Chunk, TraceFileError, read_chunks, read_magic
-from router.trace.records import Began, Record, decode_record
+from router.trace.records import Began, LaneNamed, Record, decode_record
 
 __all__ = ["TraceReader"]
 
@@ -55,22 +58,45 @@ class TraceReader:
             self.torn = not read_magic(file, name=str(self.path))
             if self.torn:
                 return
-            unpacker = _Unpacker()
+            unpacker, order = _Unpacker(), _Order()
             end = file.tell()
             for number, chunk in enumerate(read_chunks(file, name=str(self.path)), start=1):
                 self.place = f"{self.path}, record {number} at byte {chunk.offset}"
-                yield self._record(unpacker, chunk, first=number == 1)
+                yield self._record(unpacker, order, chunk)
                 end = chunk.end
             self.torn = os.fstat(file.fileno()).st_size > end
 
-    def _record(self, unpacker: _Unpacker, chunk: Chunk, *, first: bool) -> Record:
+    def _record(self, unpacker: _Unpacker, order: _Order, chunk: Chunk) -> Record:
         try:
             record = decode_record(unpacker.unpack(chunk))
-            if first and not isinstance(record, Began):
-                raise ValueError("the first record is not a recorder's beginning")
+            order.check(record)
         except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
             raise TraceFileError(f"{self.place}: {error}") from None
         return record
+
+
+class _Order:
+    """Which lanes have been named, by the recorder that writes now."""
+
+    def __init__(self) -> None:
+        self._named: set[int] | None = None
+
+    def check(self, record: Record) -> None:
+        """Take the next record into account.
+
+        Raises:
+            ValueError: it cannot stand here.
+        """
+        if isinstance(record, Began):
+            self._named = set()
+        elif self._named is None:
+            raise ValueError("the first record is not a recorder's beginning")
+        elif isinstance(record, LaneNamed):
+            self._named.add(record.lane)
+        else:
+            unknown = {getattr(record, "lane", None), *getattr(record, "lanes", ())} - self._named - {None}
+            if unknown:
+                raise ValueError(f"lane {min(unknown)} has not been named")
 
 
 class _Unpacker:

@@ -29,7 +29,6 @@ def recorded_replicas(reader: TraceReader) -> list[RecordedReplica]:
 
     Raises:
         TraceFileError: it cannot be read, is damaged, has no such replica, or one whose width nobody told.
-        TraceOrderError: its records do not fit together.
     """
     replayer = Replayer()
     for record in reader:

@@ -49,7 +49,6 @@ def run_replay_trace(options: ReplayOptions) -> int:
 
     Raises:
         TraceFileError: the trace cannot be read, or is damaged.
-        TraceOrderError: its records do not fit together.
     """
     reader, replayer = TraceReader(options.file), Replayer()
     began = time.monotonic()
@@ -108,7 +107,7 @@ def run_serve_trace(options: ServeOptions) -> int:
     """Serve the trace until SIGINT or SIGTERM; the exit status.
 
     Raises:
-        TraceFileError, TraceOrderError: the trace cannot be read, or has nothing to play.
+        TraceFileError: the trace cannot be read, or has nothing to play.
         PublishError, BindError: an address cannot be bound.
     """
     return uvloop.run(_serve(options))

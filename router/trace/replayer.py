@@ -24,14 +24,10 @@ from router.trace.records import (
     Turn,
 )
 
-__all__ = ["LaneName", "ReplayedLane", "Replayer", "TraceOrderError"]
+__all__ = ["LaneName", "ReplayedLane", "Replayer"]
 
 
 _COUNTS = ("batches", "replayed", "gaps", "lost", "restarts", "rejected_batches", "replay_failures")
-
-
-class TraceOrderError(Exception):
-    """A record that means a lane which no record before it has named or joined; the message says which."""
 
 
 class LaneName(NamedTuple):
@@ -153,11 +149,7 @@ class Replayer:
         return self._lanes
 
     def feed(self, record: Record) -> None:
-        """Take in the next record; one of a request changes nothing.
-
-        Raises:
-            TraceOrderError: it means a lane that nobody has told of.
-        """
+        """Take in the next record; one of a request changes nothing."""
         match record:
             case Began():
                 self._forget_numbers()
@@ -175,15 +167,8 @@ class Replayer:
                 self.lane(record.lane).turned(record)
 
     def lane(self, number: int) -> ReplayedLane:
-        """The lane of that number, as of the latest recorder.
-
-        Raises:
-            TraceOrderError: there is none.
-        """
-        try:
-            return self._by_number[number]
-        except KeyError:
-            raise TraceOrderError(f"lane {number} was never named") from None
+        """The lane of that number, as of the latest recorder, which has named it (`TraceReader` sees to that)."""
+        return self._by_number[number]
 
     def _named(self, name: LaneName) -> ReplayedLane:
         lane = self._lanes.get(name)

@@ -51,7 +51,7 @@ async def serve_trace(options: ServeOptions, *, stop: asyncio.Event, say: Say) -
     """Play until ``stop`` is set.
 
     Raises:
-        TraceFileError, TraceOrderError: the trace cannot be read, or has nothing to play.
+        TraceFileError: the trace cannot be read, or has nothing to play.
         PublishError, BindError: an address cannot be bound.
     """
     replicas = recorded_replicas(TraceReader(options.file))

@@ -38,7 +38,6 @@ def run_show(options: ShowOptions) -> int:
 
     Raises:
         TraceFileError: it cannot be read, or is damaged.
-        TraceOrderError: its records do not fit together.
     """
     summary = summarize(TraceReader(options.file))
     if options.as_json:

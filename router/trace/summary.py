@@ -216,6 +216,5 @@ def summarize(reader: TraceReader) -> TraceSummary:
 
     Raises:
         TraceFileError: it cannot be read, or is damaged.
-        TraceOrderError: its records do not fit together.
     """
     return _Summing(reader).run()

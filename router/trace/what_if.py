@@ -198,7 +198,6 @@ def what_if(reader: TraceReader, *, policies: Sequence[str], block_sizes: Sequen
 
     Raises:
         TraceFileError: the trace cannot be read, or is damaged.
-        TraceOrderError: its records do not fit together.
         WidthError: its prompts cannot be looked up at one of the widths.
     """
     rules = [(rule, size) for size in (None, *block_sizes) for rule in policies if size is None or rule != APPROX]

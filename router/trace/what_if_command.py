@@ -36,7 +36,6 @@ def run_what_if(options: WhatIfOptions) -> int:
 
     Raises:
         TraceFileError: the trace cannot be read, or is damaged.
-        TraceOrderError: its records do not fit together.
         WidthError: its prompts cannot be looked up at one of the widths.
     """
     found = what_if(

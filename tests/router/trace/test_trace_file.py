@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from router.trace.chunk import MAGIC, TraceFileError
 from router.trace.reader import TraceReader
-from router.trace.records import Began, FrameHeard, Record, StreamLeft
+from router.trace.records import Began, FrameHeard, LaneNamed, Record, StreamLeft
 from router.trace.writer import TraceWriter
 
 BEGAN = Began(at=1.0, program="test", version="1", source="a test")
+NAMED = LaneNamed(lane=1, url="http://10.0.0.1:30000", dp_rank=0)
 
 
 def frame(seq: int, *, size: int = 40) -> FrameHeard:
@@ -39,7 +40,7 @@ def read(path: Path) -> list[Record]:
     return list(TraceReader(path))
 
 
-RECORDS: list[Record] = [BEGAN, *map(frame, range(5)), frame(5, size=300_000), StreamLeft(at=9.0, lane=1)]
+RECORDS: list[Record] = [BEGAN, NAMED, *map(frame, range(5)), frame(5, size=300_000), StreamLeft(at=9.0, lane=1)]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def test_a_new_trace_is_for_its_owner_s_eyes(tmp_path: Path) -> None:
 
 
 def test_records_are_compressed_with_those_before_them(tmp_path: Path) -> None:
-    repeated = [BEGAN, *[frame(7, size=1_000)] * 50]
+    repeated = [BEGAN, NAMED, *[frame(7, size=1_000)] * 50]
     assert write(tmp_path / "a.kvtrace", repeated)[-1] < 5_000
 
 
@@ -81,8 +82,8 @@ def test_a_file_cut_anywhere_gives_all_records_before_the_cut(
     reader = TraceReader(path)
     assert list(reader) == RECORDS[:kept]
     assert reader.torn == (cut not in (len(MAGIC), *ends))
-    write(path, [BEGAN, frame(77)])
-    assert read(path) == [*RECORDS[:kept], BEGAN, frame(77)]
+    write(path, [BEGAN, NAMED, frame(77)])
+    assert read(path) == [*RECORDS[:kept], BEGAN, NAMED, frame(77)]
 
 
 @given(place=st.integers(0, 10**9), bit=st.integers(0, 7))
@@ -90,7 +91,7 @@ def test_a_flipped_bit_is_named_and_nothing_behind_it_is_cut_off(
     place: int, bit: int, written: tuple[bytes, list[int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     whole, ends = written
-    place = len(MAGIC) + place % (ends[4] - len(MAGIC))  # in one of the first records
+    place = len(MAGIC) + place % (ends[5] - len(MAGIC))  # in one of the first records
     damaged = bytearray(whole)
     damaged[place] ^= 1 << bit
     path = tmp_path_factory.getbasetemp() / "damaged.kvtrace"
@@ -143,7 +144,7 @@ import resource, signal, sys
 from pathlib import Path
 from router.trace.chunk import TraceFileError
 from router.trace.writer import TraceWriter
-from router.trace.records import Began, FrameHeard
+from router.trace.records import Began, FrameHeard, LaneNamed
 import random
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -151,6 +152,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 chance = random.Random(1)
 writer = TraceWriter(Path(sys.argv[1]))
 writer.write(Began(at=1.0, program="test", version="1", source="a test"))
+writer.write(LaneNamed(lane=1, url="http://10.0.0.1:30000", dp_rank=0))
 try:
     for seq in range(1000):
         payload = chance.randbytes(1_500)
@@ -167,4 +169,19 @@ def test_a_full_disk_costs_the_record_that_did_not_fit(tmp_path: Path) -> None:
     assert said.startswith(f"cannot write {path} past byte {path.stat().st_size}: File too large")
     reader = TraceReader(path)
     records = list(reader)
-    assert (len(records) - 1, reader.torn) == (int(failed), False)
+    assert (len(records) - 2, reader.torn) == (int(failed), False)
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ([NAMED], "record 1 at byte 8: the first record is not a recorder's beginning"),
+        ([BEGAN, frame(0)], "record 2 at byte [0-9]+: lane 1 has not been named"),
+        ([BEGAN, NAMED, BEGAN, frame(0)], "record 4 at byte [0-9]+: lane 1 has not been named"),
+    ],
+)
+def test_records_that_do_not_fit_together_are_named(records: Sequence[Record], said: str, tmp_path: Path) -> None:
+    """What stands behind a reader takes every lane's number for one that it knows."""
+    write(tmp_path / "a.kvtrace", records)
+    with pytest.raises(TraceFileError, match=said):
+        read(tmp_path / "a.kvtrace")

@@ -48,7 +48,9 @@ def test_a_record_of_a_lane_that_nobody_named_is_found(tmp_path: Path, capsys: p
     del made.records[2]
     file = made.write(tmp_path / "a.kvtrace")
     assert run_trace(["replay", str(file)]) == 1
-    assert "lane 0 was never named" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"kvsteer-router trace replay: {file}, record 3 at byte " in said
+    assert said.endswith(": lane 0 has not been named\n")
 
 
 @contextlib.asynccontextmanager
