@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Iterator, Sequence
+from typing import overload
 
 from contract.hashing import Ids, block_keys, compact, namespace_key
 
@@ -39,11 +40,19 @@ class BlockKeys:
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, block: int) -> int:
+    @overload
+    def __getitem__(self, block: int) -> int: ...
+
+    @overload
+    def __getitem__(self, block: slice) -> array[int]: ...
+
+    def __getitem__(self, block: int | slice) -> int | array[int]:
+        if isinstance(block, slice):
+            self._hash_up_to(min(block.stop, self._length))
+            return self._keys[block]
         if not 0 <= block < self._length:
             raise IndexError(f"block {block} of {self._length}")
-        while block >= len(self._keys):
-            self._grow()
+        self._hash_up_to(block + 1)
         return self._keys[block]
 
     def __iter__(self) -> Iterator[int]:
@@ -64,6 +73,10 @@ class BlockKeys:
     def hashed(self) -> int:
         """Blocks hashed so far."""
         return len(self._keys)
+
+    def _hash_up_to(self, blocks: int) -> None:
+        while len(self._keys) < blocks:
+            self._grow()
 
     def _grow(self) -> None:
         done = len(self._keys)

@@ -6,7 +6,8 @@ found to within a mark, at a fraction of the memory and of the look-ups.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, overload
 
 __all__ = ["MARK_TOKENS", "Keys", "Memory", "Remembered", "mark_step", "marks"]
 
@@ -18,7 +19,11 @@ class Keys(Protocol):
 
     def __len__(self) -> int: ...
 
+    @overload
     def __getitem__(self, block: int, /) -> int: ...
+
+    @overload
+    def __getitem__(self, block: slice, /) -> Sequence[int]: ...
 
 
 class Remembered(Protocol):
@@ -37,6 +42,10 @@ class Memory(Protocol):
     """One lane's memory of what was sent to it. Times are handed in."""
 
     def __len__(self) -> int: ...
+
+    def __contains__(self, key: int) -> bool:
+        """Whether a prompt with that key at a mark is remembered, perhaps for no longer."""
+        ...
 
     def remember(self, keys: Keys, *, width: int, now: float) -> Remembered:
         """A prompt with these block keys was sent now."""

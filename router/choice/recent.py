@@ -57,11 +57,14 @@ class RecentPrompts:
     def __len__(self) -> int:
         return len(self._order)
 
+    def __contains__(self, key: int) -> bool:
+        return key in self._by_key
+
     def remember(self, keys: Keys, *, width: int, now: float) -> Sent:
         """See `Memory`."""
         self._drop_old(now)
         places = marks(len(keys), width, most=MAX_KEYS_OF_ONE)
-        sent = Sent([keys[place] for place in places], now + PENDING_SECONDS)
+        sent = Sent(keys[places.start : places.stop : places.step], now + PENDING_SECONDS)
         self._order.append(sent)
         self._keys += len(sent.keys)
         self._by_key.update(dict.fromkeys(sent.keys, sent))
@@ -71,13 +74,16 @@ class RecentPrompts:
         """See `Memory`."""
         if not self._by_key:
             return 0
-        matched = 0
-        for place in marks(len(keys), width, most=MAX_KEYS_OF_ONE, beyond=known // width):
-            sent = self._by_key.get(keys[place])
+        places = marks(len(keys), width, most=MAX_KEYS_OF_ONE, beyond=known // width)
+        if not places:
+            return 0
+        found = 0
+        for key in keys[places.start : places.stop : places.step]:
+            sent = self._by_key.get(key)
             if sent is None or sent.until <= now:
                 break
-            matched = place + 1
-        return matched * width
+            found += 1
+        return (places[found - 1] + 1) * width if found else 0
 
     def clear(self) -> None:
         """See `Memory`."""
