@@ -180,7 +180,7 @@ def hits_not_realised(facts: LaneFacts) -> Iterator[Fault]:
         detail=f"rank {facts.dp_rank}: of {predicted} tokens predicted as cached over the last {len(promised)} such "
         f"requests the engine found {reported}; {_likely_cause(facts)}",
         advice="look at the other faults of this lane first; then compare GET /index with what the engine holds, "
-        "and see whether its cache is too small to keep a prompt until it comes again",
+        "and see whether its cache is too small to keep a prompt, or a hybrid's states, until it comes again",
         evidence={"requests": len(promised), "predicted": predicted, "reported": reported},
     )
 
@@ -212,7 +212,10 @@ def _likely_cause(facts: LaneFacts) -> str:
         return "its prompts are tokenized differently here"
     if any(salt_or_adapter_mismatch(facts)):
         return "salts or adapters are not in its events"
-    return "token ids, salt or adapter differ between router and engine, or its cache drops blocks before they are used"
+    return (
+        "token ids, salt or adapter differ between router and engine, or its cache drops blocks before they are used, "
+        "or the states of a hybrid model, of which events say nothing"
+    )
 
 
 def prompts_shorter_than_block(facts: LaneFacts) -> Iterator[Fault]:
