@@ -95,6 +95,19 @@ def test_a_large_table_grows_and_shrinks_and_loses_nothing(make: Callable[[], Pl
     assert table.find_all(keys[:101]) is None
 
 
+def test_a_table_of_megabytes_holds_what_it_was_given() -> None:
+    """Past a size its slots lie in other memory."""
+    table, keys = compiled.Table(), array("Q", (key * key for key in range(300_000)))
+    assert table.fill(keys, keys) == []
+    assert table.find_all(keys) == keys.tobytes()
+    assert table.drop(keys, 4) == [place for place in range(len(keys)) if place != 2]
+    table.clear()
+    assert table.fill(keys, 1) == []
+    assert table.run(keys, 5) == (len(keys), 1)
+    assert table.drop(keys, 1) == []
+    assert len(table) == 0
+
+
 @pytest.mark.parametrize("make", [compiled.Table, PlainTable], ids=["compiled", "plain"])
 @pytest.mark.parametrize(
     ("keys", "values", "error"),
