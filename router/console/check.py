@@ -20,7 +20,7 @@ import uvloop
 
 from router.config import RouterConfig
 from router.console.probe import Probed, probe_lane
-from router.console.reader import ReadError, RouterReader
+from router.console.reader import ReadError, RouterReader, reading
 from router.console.tables import print_verdicts
 from router.console.verdict import ReplicaVerdict, judge
 from router.fleet.health import State
@@ -35,9 +35,10 @@ _LOOK_EVERY = 0.1
 
 
 class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``config`` names the replicas; ``seconds`` is how long each stream is listened to."""
+    """``config`` names the replicas; ``seconds`` is how long each stream is listened to. ``api_key`` is for routers."""
 
     config: RouterConfig
+    api_key: str
     seconds: float
     probe: bool
     as_json: bool
@@ -56,7 +57,7 @@ def run_check(options: CheckOptions) -> int:
 
 
 async def _check_all(options: CheckOptions) -> list[ReplicaVerdict]:
-    async with aiohttp.ClientSession() as session:
+    async with reading(options.api_key) as session:
         found = await asyncio.gather(*(_check(session, url, options) for url in options.config.urls))
     return [verdict for verdicts in found for verdict in verdicts]
 
@@ -83,7 +84,14 @@ async def _join(session: aiohttp.ClientSession, url: str, options: CheckOptions)
 def _alone(config: RouterConfig, url: str) -> RouterConfig:
     """A router in front of this replica only; it routes nothing but probes, whose token ids it is given."""
     return dataclasses.replace(
-        config, replicas=(url,), host="127.0.0.1", port=0, tokenizer="off", probe_interval=0.5, drain_timeout=0.0
+        config,
+        replicas=(url,),
+        host="127.0.0.1",
+        port=0,
+        api_keys=(),
+        tokenizer="off",
+        probe_interval=0.5,
+        drain_timeout=0.0,
     )
 
 

@@ -14,6 +14,7 @@ __all__ = ["CHECK", "TOP", "parse_check", "parse_top"]
 
 CHECK, TOP = "check", "top"
 LONGEST_SECONDS = 600.0
+KEY_HELP = "key that the router asks its clients for"
 
 
 def parse_check(argv: Sequence[str]) -> CheckOptions:
@@ -26,6 +27,7 @@ def parse_check(argv: Sequence[str]) -> CheckOptions:
     )
     parser.add_argument("urls", nargs="*", metavar="URL", help="base URL of an engine server, or of a kvsteer router")
     parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
+    parser.add_argument("--api-key", default="", help=KEY_HELP)
     parser.add_argument("--seconds", type=float, default=5.0, help="how long to listen (default: 5)")
     parser.add_argument("--probe", action="store_true", help="send each lane two equal prompts and compare")
     parser.add_argument("--json", action="store_true", dest="as_json", help="print JSON in place of a table")
@@ -37,7 +39,9 @@ def parse_check(argv: Sequence[str]) -> CheckOptions:
         config = RouterConfig(**({"replicas": ()} | in_file | ({"replicas": tuple(given.urls)} if given.urls else {})))
     except ConfigError as error:
         parser.error(str(error).replace("--replica URL", "URL"))
-    return CheckOptions(config=config, seconds=given.seconds, probe=given.probe, as_json=given.as_json)
+    return CheckOptions(
+        config=config, api_key=given.api_key, seconds=given.seconds, probe=given.probe, as_json=given.as_json
+    )
 
 
 def parse_top(argv: Sequence[str]) -> TopOptions:
@@ -46,6 +50,7 @@ def parse_top(argv: Sequence[str]) -> TopOptions:
         prog=f"{PROGRAM} {TOP}", description="Watch a router's replicas. Ends at q.", allow_abbrev=False
     )
     parser.add_argument("url", metavar="URL", help="base URL of a kvsteer router")
+    parser.add_argument("--api-key", default="", help=KEY_HELP)
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two looks (default: 1)")
     parser.add_argument("--once", action="store_true", help="print one frame and end")
     given = parser.parse_args(argv)
@@ -55,4 +60,4 @@ def parse_top(argv: Sequence[str]) -> TopOptions:
         url = normalize_url(given.url)
     except ConfigError as error:
         parser.error(str(error).replace("replica ", "", 1))
-    return TopOptions(url=url, interval=given.interval, once=given.once)
+    return TopOptions(url=url, api_key=given.api_key, interval=given.interval, once=given.once)

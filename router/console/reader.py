@@ -9,7 +9,7 @@ import msgspec
 
 from router.front.views import FleetView
 
-__all__ = ["ReadError", "RouterReader"]
+__all__ = ["ReadError", "RouterReader", "reading"]
 
 OK = 200
 _ERROR_CHARS = 200
@@ -21,6 +21,11 @@ class ReadError(Exception):
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+
+
+def reading(api_key: str) -> aiohttp.ClientSession:
+    """A session for routers that ask their clients for a key (empty: they do not)."""
+    return aiohttp.ClientSession(headers={"Authorization": f"Bearer {api_key}"} if api_key else None)
 
 
 class RouterReader:

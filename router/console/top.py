@@ -8,14 +8,13 @@ import signal
 import sys
 from collections.abc import Iterator
 
-import aiohttp
 import msgspec
 import uvloop
 from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from router.console.reader import ReadError, RouterReader
+from router.console.reader import ReadError, RouterReader, reading
 from router.console.tables import console, fleet_frame
 
 __all__ = ["TopOptions", "run_top"]
@@ -27,6 +26,7 @@ class TopOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``interval`` in seconds between two looks; ``once`` prints one frame and ends."""
 
     url: str
+    api_key: str
     interval: float
     once: bool
 
@@ -38,7 +38,7 @@ def run_top(options: TopOptions) -> int:
 
 
 async def _once(options: TopOptions) -> int:
-    async with aiohttp.ClientSession() as session:
+    async with reading(options.api_key) as session:
         router = RouterReader(session, options.url, seconds=ANSWER_SECONDS)
         try:
             console().print(fleet_frame(await router.fleet(), title=options.url), soft_wrap=True)
@@ -52,7 +52,7 @@ async def _live(options: TopOptions) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with aiohttp.ClientSession() as session:
+    async with reading(options.api_key) as session:
         router = RouterReader(session, options.url, seconds=ANSWER_SECONDS)
         with _quit_key(stop), Live(console=console(), screen=True, auto_refresh=False) as live:
             while not stop.is_set():

@@ -37,6 +37,17 @@ async def test_one_frame_shows_replicas_lanes_and_faults(stage: Stage) -> None:
     assert (piped.status, engine.url in piped.out) == (0, True)
 
 
+async def test_a_router_that_asks_for_keys_is_read_with_one(stage: Stage) -> None:
+    engine = await stage.engine()
+    router = await stage.router(engine, api_keys=("secret",))
+    for command in (("top", "--once"), ("check", "--json")):
+        with_key = await kvsteer_router(*command, "--api-key", "secret", router.url)
+        assert engine.url in with_key.out
+    refused = await kvsteer_router("top", "--once", router.url)
+    assert (refused.status, refused.out) == (1, "")
+    assert "401" in refused.err
+
+
 async def test_without_a_router_one_frame_is_one_line() -> None:
     ended = await kvsteer_router("top", "--once", f"http://127.0.0.1:{free_port()}")
     assert (ended.status, ended.out) == (1, "")
