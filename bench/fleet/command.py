@@ -10,9 +10,10 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench.figures import as_json
+from bench.figures import as_json, as_text
 from bench.fleet.demand import DemandError, demand_of
 from bench.fleet.flags import add_flags, plan_of
+from bench.fleet.growth import growth
 from bench.fleet.outcome import Outcome
 from bench.fleet.plan import FleetPlan
 from bench.fleet.policies.registry import ENTRIES
@@ -39,8 +40,10 @@ def _run(args: argparse.Namespace) -> int:
     if args.plot is not None and importlib.util.find_spec("matplotlib") is None:
         return _complain("--plot needs matplotlib: pip install -c constraints.txt -e '.[bench]'", status=1)
     try:
-        plan, workload = plan_of(args), _workload(args)
-        compared = _compare(workload, plan, args)
+        plan = plan_of(args)
+        if args.growth:
+            return _grow(plan, args)
+        compared = _compare(_workload(args), plan, args)
     except (TraceError, DemandError) as error:
         return _complain(str(error), status=1)
     except ValueError as error:
@@ -51,6 +54,13 @@ def _run(args: argparse.Namespace) -> int:
     else:
         Console(width=TABLE_WIDTH).print(table(compared))
     return 0 if args.plot is None else _draw(compared, args.plot)
+
+
+def _grow(plan: FleetPlan, args: argparse.Namespace) -> int:
+    entries = [ENTRIES[policy] for policy in dict.fromkeys(args.policy)]
+    for one in growth(args.shape, plan, entries, runs=args.runs):
+        print(as_json(one) if args.json else as_text(one), flush=True)
+    return 0
 
 
 def _draw(compared: Comparison, path: Path) -> int:

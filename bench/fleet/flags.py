@@ -46,6 +46,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--policy", nargs="+", choices=ENTRIES, default=SHOWN, metavar="NAME", help="of " + ", ".join(ENTRIES)
     )
     report.add_argument("--runs", type=_at_least(1), default=1, help="with a seed each; figures are medians")
+    report.add_argument("--growth", action="store_true", help="time choices in fleets and prompts of growing sizes")
     report.add_argument("--plot", type=Path, metavar="PNG", help="draw times to first token, and hit rates")
     report.add_argument("--json", action="store_true", help="one JSON object a line")
 

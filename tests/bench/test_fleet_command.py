@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bench.__main__ import main
+from bench.fleet import growth
 from bench.fleet.policies.registry import SHOWN
 from bench.fleet.report import CEILING, METRICS
 
@@ -126,3 +127,17 @@ def test_a_picture_without_matplotlib_is_refused_before_anything_is_simulated(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main(["fleet", "--plot", "fleet.png"]) == 1
     assert capsys.readouterr().err.startswith("bench fleet: --plot needs matplotlib")
+
+
+def test_growth_is_timed_for_fleets_and_prompts_of_growing_sizes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"REPLICAS": (2, 4), "ROOT_TOKENS": (512, 4_096), "REQUESTS": 20}.items():
+        monkeypatch.setattr(growth, name, value)
+    assert main(["fleet", "--growth", "--policy", "kv", "dynamo-cost", "--runs", "2", "--json"]) == 0
+    found = lines(capsys)
+    assert len({one["case"] for one in found}) == 4
+    assert {(one["subject"], one["metric"]) for one in found} == {
+        (policy, metric) for policy in ("kv", "dynamo-cost") for metric in ("choice", "simulated_request")
+    }
+    assert all(one["value"] > 0 and one["runs"] == 2 for one in found)
