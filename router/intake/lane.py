@@ -79,12 +79,12 @@ class LaneBlocks:
 
     def remove(self, event: BlockRemoved) -> None:
         """Drop one copy of each block, in the tier named or in every tier; what is not held is counted."""
-        pools = self._named_by(event)
-        for name in event.block_hashes:
-            held = False
-            for pool in pools:
-                held |= self._drop(pool, name)
-            self._unknown_removals += not held
+        held: set[int] = set()
+        for pool in self._named_by(event):
+            keys: list[int] = []
+            held.update(place for place, name in enumerate(event.block_hashes) if self._drop(pool, name, keys))
+            self.claims.remove(keys, pool.tier)
+        self._unknown_removals += len(event.block_hashes) - len(held)
 
     def clear(self) -> None:
         """Drop everything held and remembered; the same engine goes on, so its counts and groups stay."""
@@ -245,13 +245,13 @@ class LaneBlocks:
         exact = [pool for pool in in_tier if pool.group == event.group_idx]
         return exact if exact or event.group_idx is not None else in_tier
 
-    def _drop(self, pool: Pool, name: BlockHash) -> bool:
-        """Drop one copy; whether there was one."""
+    def _drop(self, pool: Pool, name: BlockHash, keys: list[int]) -> bool:
+        """Drop one copy; whether there was one. The key of a last copy is added to ``keys``, whose claims are left."""
         if name in pool.extra and pool.drop_copy(name):
             return True
         key = pool.keyed.pop(name)
         if key is not None:
-            self.claims.remove([key], pool.tier)
+            keys.append(key)
             self._departed.remember(name, key)
             return True
         if name not in pool.unkeyed:

@@ -82,7 +82,7 @@ class Tables(RuleBasedStateMachine):
 
 
 TestTables = Tables.TestCase
-TestTables.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestTables.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 
 
 @pytest.mark.parametrize("make", [compiled.Table, PlainTable], ids=["compiled", "plain"])
