@@ -14,7 +14,7 @@ export OMP_NUM_THREADS := 1
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard */kernels/*.[ch])
+$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard */_*.c */*/_*.c */kernels/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvsteer needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install $(PIP_FLAGS) -c constraints.txt -e '.[engine,dev]'
