@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 
 from bench.figures import as_json, as_text
-from bench.fleet.demand import DemandError, demand_of
+from bench.fleet.demand import DemandError, demand_of, kept
 from bench.fleet.flags import add_flags, plan_of
 from bench.fleet.growth import growth
 from bench.fleet.outcome import Outcome
@@ -22,6 +22,7 @@ from bench.fleet.report import Comparison, figures, table
 from bench.fleet.simulation import simulate
 from bench.workloads.choose import Reading, generated_workload, open_workload
 from bench.workloads.request import Workload
+from router.choice.file_tokenizer import load_tokenizer
 from router.trace.lines import TraceError
 
 __all__ = ["add_command"]
@@ -43,7 +44,7 @@ def _run(args: argparse.Namespace) -> int:
         plan = plan_of(args)
         if args.growth:
             return _grow(plan, args)
-        compared = _compare(_workload(args), plan, args)
+        compared = _compare(kept(_workload(args)), plan, args)
     except (TraceError, DemandError) as error:
         return _complain(str(error), status=1)
     except ValueError as error:
@@ -76,7 +77,8 @@ def _draw(compared: Comparison, path: Path) -> int:
 def _workload(args: argparse.Namespace) -> Workload:
     if args.trace is None:
         return generated_workload(args.shape, seed=args.seed)
-    return open_workload(args.trace, Reading(block_tokens=args.block_tokens))
+    encode = None if args.tokenizer is None else load_tokenizer(args.tokenizer).encode
+    return open_workload(args.trace, Reading(block_tokens=args.block_tokens, encode=encode))
 
 
 def _compare(workload: Workload, plan: FleetPlan, args: argparse.Namespace) -> Comparison:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from bench.fleet.plan import FleetPlan
-from bench.workloads.request import Workload
+from bench.workloads.request import Ask, Workload
 
-__all__ = ["Demand", "DemandError", "demand_of"]
+__all__ = ["Demand", "DemandError", "demand_of", "kept"]
+
+MOST_KEPT = 10_000_000
+"""Block ids: a few hundred megabytes."""
 
 
 class DemandError(ValueError):
@@ -45,3 +48,19 @@ def demand_of(workload: Workload) -> Demand:
             f"{workload.name}: {requests} requests within 0 s; a fleet's load needs some time between them"
         )
     return Demand(requests=requests, tokens=tokens, first=first, seconds=last - first)
+
+
+def kept(workload: Workload) -> Workload:
+    """The same requests, read once and kept, if they are few enough; else they are read again for each policy.
+
+    Raises:
+        TraceError: a recording cannot be read.
+    """
+    asks: list[Ask] = []
+    ids = 0
+    for ask in workload.asks:
+        ids += len(ask.blocks)
+        if ids > MOST_KEPT:
+            return workload
+        asks.append(ask)
+    return Workload(workload.name, workload.block_tokens, asks)

@@ -26,6 +26,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--trace", nargs="+", type=Path, metavar="FILE", help="recorded requests (default: made up)")
     source.add_argument("--block-tokens", type=_at_least(1), metavar="N", help="tokens a block (default: the trace's)")
     source.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="of recorded texts: tokenizer.json, or its folder (default: 4 bytes)",
+    )
+    source.add_argument(
         "--shape", type=_shape, default=Shape(), metavar="JSON", help="of made-up requests: '{\"requests\": 100000}'"
     )
     fleet = parser.add_argument_group("fleet")

@@ -99,6 +99,7 @@ def test_what_cannot_be_simulated_is_one_line(tmp_path: Path, capsys: pytest.Cap
     cases = {
         ("--trace", str(path)): f"{path}, line 2: Expected `int` >= 1 - at `$.input_length`",
         ("--trace", str(tmp_path / "none.jsonl")): "none.jsonl",
+        ("--trace", str(path), "--tokenizer", str(tmp_path)): f"there is no {tmp_path / 'tokenizer.json'}",
         ("--restarts", "1", "--replicas", "1"): "--restarts 1 needs 2 replicas or more, got 1",
         ("--shape", '{"requests": 1}'): "generated: 1 requests within 0 s",
     }
