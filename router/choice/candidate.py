@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeVar, overload, runtime_checkable
 
 import msgspec
 
-__all__ = ["Candidate", "Choice", "Circumstances", "Policy", "Score", "least"]
+__all__ = ["Candidate", "Choice", "Circumstances", "Lazily", "Policy", "Score", "Selective", "least"]
+
+T = TypeVar("T")
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One lane as a rule sees it.
 
     Tokens are prompt tokens. ``held_tokens`` of this prompt are cached there or about to be, ``uncached_tokens`` are
     the rest; ``tiers`` says how many of the held ones lie outside the GPU. ``waiting_tokens`` and ``running_tokens``
     belong to requests sent before. ``foreign_*`` and ``cache_used`` are the engine's own account of what others sent.
+    ``cache_age`` is how long its cache keeps what nobody asks for: seconds, infinite while it has dropped nothing.
     ``seconds_per_token`` is its prefill speed, inverted; ``away_seconds`` what a session loses by coming here.
     """
 
@@ -30,14 +34,19 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     foreign_tokens: float = 0.0
     foreign_decoding: int = 0
     cache_used: float = 0.0
+    cache_age: float = math.inf
     seconds_per_token: float
     away_seconds: float = 0.0
 
 
 class Circumstances(msgspec.Struct, frozen=True):
-    """``busy``: the fleet's busy share. ``heat``: recent requests for the prefix that the deepest match covers."""
+    """``busy``: the fleet's busy share; ``rate``: requests a second and lane, those that make it busy.
+
+    ``heat``: recent requests for the prefix that the deepest match covers.
+    """
 
     busy: float = 0.0
+    rate: float = 0.0
     heat: float = 0.0
 
 
@@ -61,6 +70,42 @@ class Policy(Protocol):
     def choose(self, candidates: Sequence[Candidate], *, around: Circumstances, random: Random) -> Choice:
         """Pick one of at least one candidates."""
         ...
+
+
+@runtime_checkable
+class Selective(Policy, Protocol):
+    """A rule that need not see every lane of a large fleet: ``at_most`` of them will do, those that come nearest.
+
+    ``uncached_weight`` is what a token to compute weighs beside one that waits there.
+    """
+
+    at_most: int
+    uncached_weight: float
+
+
+class Lazily(Sequence[T]):
+    """``count`` items, each made once when it is first looked at."""
+
+    def __init__(self, count: int, make: Callable[[int], T]) -> None:
+        self._count = count
+        self._make = make
+        self._made: dict[int, T] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[T]: ...
+    def __getitem__(self, place: int | slice) -> T | Sequence[T]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(self._count))]
+        if not 0 <= place < self._count:
+            raise IndexError(f"place {place} of {self._count}")
+        if place not in self._made:
+            self._made[place] = self._make(place)
+        return self._made[place]
 
 
 def least(places: Iterable[int], load: Callable[[int], int], random: Random) -> int:

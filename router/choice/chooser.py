@@ -1,91 +1,49 @@
 """From a prompt and the lanes that may serve it to a decision with its reasons.
 
-Puts together what the pure parts say: the index (what a lane holds), the memory of what was just sent (what it will
-hold in a moment), the books and the engine's own account (what waits there), the learnt speed, the heat of the prefix,
-the session's last lane, the policy. The clock is handed in.
-
-Without an index (``approx``) the memory is all there is: what was sent to a lane counts as held and as predicted.
+Puts together what the pure parts say: the index and the memory of what was just sent (what a lane holds, or will in a
+moment), the books and the engine's own account (what waits there), the learnt speed, how long caches keep things, the
+heat of the prefix, the session's last lane, the policy. The clock is handed in.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import partial
 from random import Random
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
 from router.choice.affinity import Affinity
-from router.choice.candidate import Candidate, Choice, Circumstances, Policy
+from router.choice.candidate import Candidate, Circumstances, Lazily, Policy, Selective
+from router.choice.decision import Considered, Decision
 from router.choice.heat import PrefixHeat
-from router.choice.load import BusyShare, LaneLoad
-from router.choice.memory import MARK_TOKENS, Memory, mark_step
-from router.choice.speed import ReplicaSpeed
-from router.intake.index import BlockIndex, LaneHandle, Match
+from router.choice.load import BusyShare
+from router.choice.residence import Residences
+from router.choice.sight import LaneState, Matches, Sight, by_events, by_memory, nearest, prefix_key, unseen
+from router.intake.index import BlockIndex
 from router.prompt import Prompt
 
 __all__ = ["Chooser", "Considered", "Decision", "LaneState"]
 
-NO_MATCH = Match(tokens=0, tiers={})
 _GPU_ONLY: Mapping[str, int] = {}
-
-
-class LaneState(Protocol):
-    """What a choice needs of a lane."""
-
-    url: str
-    dp_rank: int
-    handle: LaneHandle
-    load: LaneLoad
-    recent: Memory
-    speed: ReplicaSpeed
-
-    @property
-    def width(self) -> int | None:
-        """Block width in tokens."""
-        ...
-
-
 L = TypeVar("L", bound=LaneState)
 
 
-class Considered(msgspec.Struct, Generic[L], frozen=True, kw_only=True):
-    """One lane as it was judged.
+class _Question(msgspec.Struct, Generic[L], frozen=True):
+    """Where a prompt should go now. ``home``: where its session was served last."""
 
-    ``matched_tokens`` of the prompt are held there: the predicted hit. ``pending_tokens`` more are on their way, being
-    part of a prompt that was just sent. ``uncached_tokens`` are the rest.
-    """
-
-    lane: L
-    width: int | None
-    matched_tokens: int
-    pending_tokens: int
-    tiers: Mapping[str, int]
-    uncached_tokens: int
-    cost: float
-    terms: Mapping[str, float]
-
-
-class Decision(msgspec.Struct, Generic[L], frozen=True):
-    """``chosen`` is one of ``considered``."""
-
-    chosen: Considered[L]
-    considered: Sequence[Considered[L]]
+    prompt: Prompt | None
     prompt_tokens: int
-
-
-class _View(msgspec.Struct, frozen=True):
-    """What is known of a prompt on one lane."""
-
-    width: int | None
-    match: Match
-    held: int
+    lanes: Sequence[L]
+    now: float
+    home: tuple[str, int] | None
 
 
 class _Verdict(msgspec.Struct, Generic[L], frozen=True):
     decision: Decision[L]
-    hot_key: int | None
+    prefix: int | None
 
 
 class Chooser:
@@ -102,6 +60,7 @@ class Chooser:
         self._random = Random(seed)
         self._busy = BusyShare(now=now)
         self._heat = PrefixHeat()
+        self._residences = Residences()
         self._affinity = affinity
 
     def choose(
@@ -111,13 +70,9 @@ class Chooser:
 
         ``prompt`` leaves out the last token: an engine always computes it, so a block that it completes is no hit.
         """
-        verdict = self._decide(self._policy, self._random, prompt, prompt_tokens, lanes, now, session)
-        chosen = verdict.decision.chosen
-        self._busy.add(chosen.uncached_tokens * chosen.lane.speed.pace(now), now=now)
-        if verdict.hot_key is not None:
-            self._heat.add(verdict.hot_key, now=now)
-        if self._affinity is not None and session is not None:
-            self._affinity.settle(session, url=chosen.lane.url, dp_rank=chosen.lane.dp_rank, now=now)
+        question = _Question(prompt, prompt_tokens, lanes, now, self._home(session, now))
+        verdict = self._decide(question, self._policy, self._random)
+        self._settle(question, verdict, session)
         return verdict.decision
 
     def explain(
@@ -126,103 +81,77 @@ class Chooser:
         """What ``choose`` would return now, leaving no trace: the next choice is the same as without it."""
         chance = Random()
         chance.setstate(self._random.getstate())
-        return self._decide(copy.copy(self._policy), chance, prompt, prompt_tokens, lanes, now, session).decision
+        question = _Question(prompt, prompt_tokens, lanes, now, self._home(session, now))
+        return self._decide(question, copy.copy(self._policy), chance).decision
 
-    def _decide(
-        self,
-        policy: Policy,
-        chance: Random,
-        prompt: Prompt | None,
-        prompt_tokens: int,
-        lanes: Sequence[L],
-        now: float,
-        session: str | None,
-    ) -> _Verdict[L]:
-        views = self._views(prompt, lanes, now)
-        hot_key = None if prompt is None else _hot_key(prompt, views)
+    def _settle(self, question: _Question[L], verdict: _Verdict[L], session: str | None) -> None:
+        """Remember what was decided."""
+        chosen, prompt, now = verdict.decision.chosen, question.prompt, question.now
+        lane = chosen.lane
+        self._busy.add(chosen.uncached_tokens * lane.speed.pace(now), now=now)
+        if verdict.prefix is not None:
+            self._heat.add(verdict.prefix, now=now)
+        if self._index is not None and prompt is not None and chosen.width is not None:
+            keys = prompt.keys(width=chosen.width, pairs=self._index.pairs(lane.handle))
+            holds = partial(self._index.holds, lane.handle)
+            self._residences.of(lane.handle).use(keys, width=chosen.width, holds=holds, now=now)
+        if self._affinity is not None and session is not None:
+            self._affinity.settle(session, url=lane.url, dp_rank=lane.dp_rank, now=now)
+
+    def _decide(self, question: _Question[L], policy: Policy, chance: Random) -> _Verdict[L]:
+        prompt, tokens, now = question.prompt, question.prompt_tokens, question.now
+        everyone = lanes = question.lanes
+        matches = self._matches(prompt, lanes)
+        if isinstance(policy, Selective) and len(lanes) > policy.at_most:
+            lanes = nearest(policy, lanes, matches, prompt, prompt_tokens=tokens, now=now, random=chance)
+        sights = self._sights(prompt, lanes, matches, now)
+        prefix = None if prompt is None else prefix_key(prompt, sights)
         around = Circumstances(
-            busy=self._busy.share(lanes=len(lanes), now=now),
-            heat=0.0 if hot_key is None else self._heat.of(hot_key, now=now),
+            busy=self._busy.share(lanes=len(everyone), now=now),
+            rate=self._busy.rate(lanes=len(everyone), now=now),
+            heat=0.0 if prefix is None else self._heat.of(prefix, now=now),
         )
-        home = None if self._affinity is None or session is None else self._affinity.place(session, now=now)
-        candidates = [
-            _candidate(lane, view, prompt_tokens, now, away_seconds=self._away(home, lane))
-            for lane, view in zip(lanes, views, strict=True)
-        ]
+        candidates = Lazily(len(lanes), lambda place: self._candidate(question, lanes[place], sights[place]))
         choice = policy.choose(candidates, around=around, random=chance)
-        considered = _considered(lanes, views, candidates, choice)
-        return _Verdict(Decision(considered[choice.index], considered, prompt_tokens), hot_key)
+        return _Verdict(Decision(lanes, sights, candidates, choice, prompt_tokens=tokens), prefix)
 
-    def _views(self, prompt: Prompt | None, lanes: Sequence[L], now: float) -> list[_View]:
+    def _matches(self, prompt: Prompt | None, lanes: Sequence[LaneState]) -> Matches:
+        if prompt is None or self._index is None:
+            return {}
+        return self._index.match(prompt, [lane.handle for lane in lanes])
+
+    def _sights(
+        self, prompt: Prompt | None, lanes: Sequence[LaneState], matches: Matches, now: float
+    ) -> Sequence[Sight]:
         if prompt is None:
-            return [_View(lane.width, NO_MATCH, 0) for lane in lanes]
+            return unseen(lanes)
         if self._index is None:
-            return [_routed_view(lane, prompt, now) for lane in lanes]
-        matches = self._index.match(prompt, [lane.handle for lane in lanes])
-        return [_view(lane, prompt, matches.get(lane.handle, NO_MATCH), now) for lane in lanes]
+            return by_memory(prompt, lanes, now=now)
+        return by_events(prompt, lanes, matches, now=now)
+
+    def _candidate(self, question: _Question[L], lane: L, sight: Sight) -> Candidate:
+        now, load, pace = question.now, lane.load, lane.speed.pace(question.now)
+        backlog, surplus, tiers = load.backlog(pace=pace, now=now), load.surplus(now), sight.match.tiers
+        return Candidate(
+            held_tokens=sight.held,
+            uncached_tokens=question.prompt_tokens - sight.held,
+            tiers=_GPU_ONLY if len(tiers) == ("GPU" in tiers) else tiers,
+            waiting_tokens=backlog.waiting,
+            running_tokens=backlog.running,
+            decoding=load.decoding,
+            in_flight=load.in_flight + surplus.decoding,
+            foreign_tokens=surplus.tokens,
+            foreign_decoding=surplus.decoding,
+            cache_used=surplus.cache_used,
+            cache_age=self._residences.age(lane.handle, now),
+            seconds_per_token=pace,
+            away_seconds=self._away(question.home, lane),
+        )
+
+    def _home(self, session: str | None, now: float) -> tuple[str, int] | None:
+        return None if self._affinity is None or session is None else self._affinity.place(session, now=now)
 
     def _away(self, home: tuple[str, int] | None, lane: LaneState) -> float:
         if self._affinity is None or home is None or home == (lane.url, lane.dp_rank):
             return 0.0
         return self._affinity.seconds
-
-
-def _view(lane: LaneState, prompt: Prompt, match: Match, now: float) -> _View:
-    width, held = lane.width, match.tokens
-    if width is not None and len(lane.recent):
-        held = max(held, lane.recent.match(prompt.keys(width=width), width=width, now=now, known=held))
-    return _View(width, match, held)
-
-
-def _routed_view(lane: LaneState, prompt: Prompt, now: float) -> _View:
-    """A lane's width may be unknown without events; any will do then, since nobody else's keys are compared."""
-    width = lane.width or MARK_TOKENS
-    held = lane.recent.match(prompt.keys(width=width), width=width, now=now)
-    return _View(width, Match(held, {"GPU": held} if held else {}), held)
-
-
-def _hot_key(prompt: Prompt, views: Sequence[_View]) -> int | None:
-    """The key at the last mark that the deepest match reaches: what names the prefix whatever follows it."""
-    deepest = max(views, key=lambda view: view.held)
-    if deepest.width is None:
-        return None
-    step = mark_step(deepest.width)
-    blocks = deepest.held // deepest.width // step * step
-    return prompt.keys(width=deepest.width)[blocks - 1] if blocks else None
-
-
-def _candidate(lane: LaneState, view: _View, prompt_tokens: int, now: float, *, away_seconds: float) -> Candidate:
-    load, pace = lane.load, lane.speed.pace(now)
-    backlog, surplus = load.backlog(pace=pace, now=now), load.surplus(now)
-    return Candidate(
-        held_tokens=view.held,
-        uncached_tokens=prompt_tokens - view.held,
-        tiers=_GPU_ONLY if len(view.match.tiers) == ("GPU" in view.match.tiers) else view.match.tiers,
-        waiting_tokens=backlog.waiting,
-        running_tokens=backlog.running,
-        decoding=load.decoding,
-        in_flight=load.in_flight + surplus.decoding,
-        foreign_tokens=surplus.tokens,
-        foreign_decoding=surplus.decoding,
-        cache_used=surplus.cache_used,
-        seconds_per_token=pace,
-        away_seconds=away_seconds,
-    )
-
-
-def _considered(
-    lanes: Sequence[L], views: Sequence[_View], candidates: Sequence[Candidate], choice: Choice
-) -> list[Considered[L]]:
-    return [
-        Considered(
-            lane=lane,
-            width=view.width,
-            matched_tokens=view.match.tokens,
-            pending_tokens=view.held - view.match.tokens,
-            tiers=view.match.tiers,
-            uncached_tokens=candidate.uncached_tokens,
-            cost=score.cost,
-            terms=score.terms,
-        )
-        for lane, view, candidate, score in zip(lanes, views, candidates, choice.scores, strict=True)
-    ]

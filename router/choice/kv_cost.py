@@ -6,16 +6,21 @@ The sum estimates the time to first token there and adds what the choice costs o
 - ``elsewhere``: the same, and decodes, of requests that others sent to the engine, where it tells;
 - ``prefill``: this prompt's uncached tokens;
 - ``load_back``: bringing cached tokens from a slower tier to the GPU;
-- ``others``: what recomputing costs everybody else. It occupies a server others wait for and takes cache that others
-  need, so it is priced by load: ``beta = 1 + rho / (1 - rho)``, rho being the fleet's busy share. On public traces that
-  had the lowest time to first token of the rules tried, at a hit rate within 3 % of the best. A token costs the same
-  everywhere, at the fleet's mean speed: a slow replica's second is worth less, as less can be done in it;
+- ``behind``: what these tokens delay those that come after. A server with a backlog of u seconds that gets x more keeps
+  its later requests waiting ``rate / (1 - busy) * x * (u + x / 2)`` seconds longer altogether: the first policy
+  iteration step of size-aware dispatching to first-come-first-served servers (Hyytia, Penttinen, Aalto, 2012);
+- ``work``: each second of prefill is a second in which no other work gets done, and as a rule it makes a copy that
+  nobody will use. So it costs ``WORK_PRICE`` more, and ``COPY_PRICE`` on top of that, which falls with the heat of the
+  prefix: one that others ask for too is worth having in more places;
+- ``room``: a prompt pushes out as much as it brings. That is worth the more the younger it is, so the price of each
+  token rises from nothing, where the cache has room or keeps things longest, to ``ROOM_PRICE``;
 - ``decode``: running answers slow each step, and slow down with it;
 - ``crowded``: an almost full cache makes a new request wait for another one's end;
-- ``spread``: a hot prefix is worth more copies than one. It takes the advantage of holding the prefix away once there
-  are ``SPREAD_REQUESTS`` recent requests for each lane that holds it; the next copy gives it back;
+- ``spread``: a hot prefix gets another copy even where no queue asks for one. Holding it counts less and less up to
+  ``SPREAD_REQUESTS`` recent requests for each lane that holds it; the next copy gives that back;
 - ``affinity``: the request's session was elsewhere last.
 
+Others' seconds are counted at the fleet's mean speed: a slow replica's second is worth less, as less can be done in it.
 Pure: no clock, no I/O.
 """
 
@@ -24,19 +29,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from router.choice.candidate import Candidate, Choice, Circumstances, Score, least
+import msgspec
 
-__all__ = ["KvAware", "recomputation_price"]
+from router.choice.candidate import Candidate, Choice, Circumstances, Lazily, Score, least
+
+__all__ = ["KvAware"]
+
+WORK_PRICE = 1.0
+COPY_PRICE = 3.0
+ROOM_PRICE = 1.0
+"""Seconds of waiting that saving a second of prefill is worth: always, where nobody else will use what it computes, and
+where the cache is shortest of room."""
 
 DECODE_SECONDS = 0.002
 """What one running decode delays a new prompt by: about one shared step of a small batch."""
 
 MAX_BUSY = 0.8
-"""Busy shares above this count as this: the queue term already says the rest, and the price must stay finite."""
+"""Busy shares above this count as this: the backlogs already say the rest, and the price must stay finite."""
 
-TIE_SHARE = 0.1
+TIE_SHARE = 0.05
 TIE_SECONDS = 0.0002
-"""Costs this close to the lowest are equal: learnt speeds are not known better than that."""
+"""Costs this close to the lowest are equal: nothing here is known better than that."""
 
 LOAD_BACK_SHARE: Mapping[str, float] = {"GPU": 0.0, "CPU": 0.1, "DISK": 0.5}
 OTHER_TIER_SHARE = 0.5
@@ -47,52 +60,106 @@ CROWDED_FROM = 0.9
 CROWDED_SECONDS = 1.0
 """Wait at a cache that is full of running requests; it rises to that from ``CROWDED_FROM`` on."""
 
-SPREAD_REQUESTS = 32.0
-SPREAD_STEEPNESS = 4
+SPREAD_REQUESTS = 24.0
+SPREAD_STEEPNESS = 8
 HOLDER_SHARE = 0.9
 """Lanes with this share of the deepest match hold the same prefix."""
 
+TERMS = (
+    "queue",
+    "running",
+    "elsewhere",
+    "prefill",
+    "load_back",
+    "behind",
+    "work",
+    "room",
+    "decode",
+    "crowded",
+    "spread",
+    "affinity",
+)
 
-def recomputation_price(busy: float) -> float:
-    """What others pay for each second of prefill, in seconds."""
-    share = min(max(busy, 0.0), MAX_BUSY)
-    return 1.0 + share / (1.0 - share)
+
+class _Prices(msgspec.Struct, frozen=True):
+    """What others pay for each token that is computed, in seconds; ``behind`` also for each second of backlog.
+
+    ``longest`` is the greatest cache age, ``hot`` how many tokens of the deepest match count as if nobody held them.
+    """
+
+    behind: float
+    work: float
+    room: float
+    longest: float
+    hot: float
 
 
 class KvAware:
     """Lowest cost in seconds; among near-equal costs the lane with the fewest requests, then chance."""
 
+    at_most = 16
+    uncached_weight = 1.0 + WORK_PRICE + COPY_PRICE
+
     def choose(self, candidates: Sequence[Candidate], *, around: Circumstances, random: Random) -> Choice:
         """See the module."""
-        price = recomputation_price(around.busy) * _fleet_pace(candidates)
-        hot = _hot_tokens(candidates, around.heat)
-        scores = [_seconds(candidate, price, hot) for candidate in candidates]
-        limit = min(score.cost for score in scores) * (1.0 + TIE_SHARE) + TIE_SECONDS
-        near = [place for place, score in enumerate(scores) if score.cost <= limit]
-        return Choice(least(near, lambda place: candidates[place].in_flight, random), scores)
+        candidates = list(candidates)
+        prices = _prices(candidates, around)
+        costs = [sum(_terms(candidate, prices)) for candidate in candidates]
+        limit = min(costs) * (1.0 + TIE_SHARE) + TIE_SECONDS
+        near = [place for place, cost in enumerate(costs) if cost <= limit]
+        chosen = near[0] if len(near) == 1 else least(near, lambda place: candidates[place].in_flight, random)
+        return Choice(chosen, Lazily(len(candidates), lambda place: _score(candidates[place], prices)))
 
 
-def _seconds(lane: Candidate, price: float, hot_tokens: float) -> Score:
-    """``price`` in seconds per recomputed token."""
-    pace = lane.seconds_per_token
-    terms = {
-        "queue": lane.waiting_tokens * pace,
-        "running": lane.running_tokens * pace,
-        "elsewhere": lane.foreign_tokens * pace + lane.foreign_decoding * DECODE_SECONDS,
-        "prefill": lane.uncached_tokens * pace,
-        "load_back": _load_back(lane.tiers) * pace if lane.tiers else 0.0,
-        "others": lane.uncached_tokens * price,
-        "decode": lane.decoding * DECODE_SECONDS,
-        "crowded": _crowding(lane.cache_used) if lane.cache_used > CROWDED_FROM else 0.0,
-        "spread": min(hot_tokens, lane.held_tokens) * (pace + price),
-        "affinity": lane.away_seconds,
-    }
-    return Score(sum(terms.values()), terms)
+def _score(lane: Candidate, prices: _Prices) -> Score:
+    terms = _terms(lane, prices)
+    return Score(sum(terms), dict(zip(TERMS, terms, strict=True)))
+
+
+def _terms(lane: Candidate, prices: _Prices) -> tuple[float, ...]:
+    """Seconds, in the order of ``TERMS``."""
+    pace, tokens = lane.seconds_per_token, lane.uncached_tokens
+    queue, running = lane.waiting_tokens * pace, lane.running_tokens * pace
+    elsewhere = lane.foreign_tokens * pace + lane.foreign_decoding * DECODE_SECONDS
+    backlog = queue + running + elsewhere
+    computing = _computing(lane, tokens, backlog, prices)
+    hot = min(prices.hot, lane.held_tokens) if prices.hot else 0.0
+    return (
+        queue,
+        running,
+        elsewhere,
+        *computing[:1],
+        _load_back(lane.tiers) * pace if lane.tiers else 0.0,
+        *computing[1:],
+        lane.decoding * DECODE_SECONDS,
+        _crowding(lane.cache_used) if lane.cache_used > CROWDED_FROM else 0.0,
+        sum(_computing(lane, tokens + hot, backlog, prices)) - sum(computing) if hot else 0.0,
+        lane.away_seconds,
+    )
+
+
+def _computing(lane: Candidate, tokens: float, backlog: float, prices: _Prices) -> tuple[float, float, float, float]:
+    """What so many tokens cost where so many seconds of work wait: prefill, behind, work, room."""
+    seconds = tokens * lane.seconds_per_token
+    short = 1.0 - lane.cache_age / prices.longest if lane.cache_age < prices.longest else 0.0
+    return seconds, tokens * prices.behind * (backlog + seconds / 2), tokens * prices.work, tokens * prices.room * short
+
+
+def _prices(candidates: Sequence[Candidate], around: Circumstances) -> _Prices:
+    pace = _fleet_pace(candidates)
+    busy = min(max(around.busy, 0.0), MAX_BUSY)
+    return _Prices(
+        behind=pace * around.rate / (1.0 - busy),
+        work=pace * (WORK_PRICE + COPY_PRICE / (1.0 + around.heat)),
+        room=pace * ROOM_PRICE,
+        longest=max(candidate.cache_age for candidate in candidates),
+        hot=_hot_tokens(candidates, around.heat),
+    )
 
 
 def _fleet_pace(candidates: Sequence[Candidate]) -> float:
     """Seconds per token of a lane of mean speed."""
-    return len(candidates) / sum(1.0 / candidate.seconds_per_token for candidate in candidates)
+    return len(candidates) / sum([1.0 / candidate.seconds_per_token for candidate in candidates])
 
 
 def _load_back(tiers: Mapping[str, int]) -> float:
@@ -105,8 +172,8 @@ def _crowding(used: float) -> float:
 
 def _hot_tokens(candidates: Sequence[Candidate], heat: float) -> float:
     """Tokens of the deepest match that count as if nobody held them: all of them once its prefix is hot enough."""
-    deepest = max(candidate.held_tokens for candidate in candidates)
-    if not deepest or heat <= 1.0:
+    if heat <= 1.0:
         return 0.0
+    deepest = max(candidate.held_tokens for candidate in candidates)
     holders = sum(candidate.held_tokens >= HOLDER_SHARE * deepest for candidate in candidates)
     return deepest * min(heat / (SPREAD_REQUESTS * holders), 1.0) ** SPREAD_STEEPNESS

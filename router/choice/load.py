@@ -96,6 +96,10 @@ class LaneLoad:
         done = min(elapsed / pace, MOST_PROGRESS * head.tokens)
         return Backlog(self.queued_tokens - head.tokens, head.tokens - done)
 
+    def waiting_tokens(self, now: float) -> float:
+        """Uncached prompt tokens without a first token yet, whoever sent them."""
+        return self.queued_tokens + self.surplus(now).tokens
+
     def report(self, load: EngineLoad, *, now: float) -> None:
         """An engine's account, which arrived now."""
         strangers = max(load.running + load.waiting - self.in_flight, 0)
@@ -143,21 +147,30 @@ class Booking:
 
 
 class BusyShare:
-    """Share of the fleet's prefill time that is taken, averaged over about a minute. Times are handed in."""
+    """Share of the fleet's prefill time that is taken, averaged over about a minute, and how many requests take it.
+
+    Times are handed in.
+    """
 
     def __init__(self, *, now: float) -> None:
         self._since = self._at = now
-        self._work = 0.0
+        self._work = self._requests = 0.0
 
     def add(self, seconds: float, *, now: float) -> None:
-        """Somebody was given that much prefill work."""
-        self._work = self._faded(now) + seconds
+        """Somebody was given that much prefill work by a request."""
+        kept = math.exp(-(now - self._at) / BUSY_SECONDS)
+        self._work = self._work * kept + seconds
+        self._requests = self._requests * kept + 1.0
         self._at = now
 
     def share(self, *, lanes: int, now: float) -> float:
         """Work given per second and lane; may pass 1 when more is given than can be done."""
-        window = BUSY_SECONDS * -math.expm1(-max(now - self._since, MIN_BUSY_WINDOW) / BUSY_SECONDS)
-        return self._faded(now) / window / max(lanes, 1)
+        return self._work * self._per_second(now) / max(lanes, 1)
 
-    def _faded(self, now: float) -> float:
-        return self._work * math.exp(-(now - self._at) / BUSY_SECONDS)
+    def rate(self, *, lanes: int, now: float) -> float:
+        """Requests per second and lane."""
+        return self._requests * self._per_second(now) / max(lanes, 1)
+
+    def _per_second(self, now: float) -> float:
+        window = BUSY_SECONDS * -math.expm1(-max(now - self._since, MIN_BUSY_WINDOW) / BUSY_SECONDS)
+        return math.exp(-(now - self._at) / BUSY_SECONDS) / window

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from router.choice.candidate import Candidate, Choice, Circumstances, Policy, Score, least
+from router.choice.candidate import Candidate, Choice, Circumstances, Lazily, Policy, Score, least
 from router.choice.kv_cost import KvAware
 from router.choice.memory import Memory
 from router.choice.recent import RecentPrompts
@@ -28,8 +28,7 @@ class RoundRobin:
         count = len(candidates)
         index = self._turn % count
         self._turn += 1
-        turns = [float((place - index) % count) for place in range(count)]
-        return Choice(index, [Score(away, {"turns": away}) for away in turns])
+        return Choice(index, Lazily(count, lambda place: _turns(float((place - index) % count))))
 
 
 class UniformRandom:
@@ -37,7 +36,8 @@ class UniformRandom:
 
     def choose(self, candidates: Sequence[Candidate], *, around: Circumstances, random: Random) -> Choice:
         """All scores are 0."""
-        return Choice(random.randrange(len(candidates)), [Score(0.0, {}) for _ in candidates])
+        count = len(candidates)
+        return Choice(random.randrange(count), Lazily(count, lambda _: Score(0.0, {})))
 
 
 class LeastLoaded:
@@ -59,9 +59,16 @@ class PowerOfTwo:
         return Choice(index, _in_flight(candidates))
 
 
-def _in_flight(candidates: Iterable[Candidate]) -> list[Score]:
-    loads = [float(candidate.in_flight) for candidate in candidates]
-    return [Score(load, {"in_flight": load}) for load in loads]
+def _turns(away: float) -> Score:
+    return Score(away, {"turns": away})
+
+
+def _in_flight(candidates: Sequence[Candidate]) -> Sequence[Score]:
+    def score(place: int) -> Score:
+        load = float(candidates[place].in_flight)
+        return Score(load, {"in_flight": load})
+
+    return Lazily(len(candidates), score)
 
 
 POLICIES: Mapping[str, Callable[[], Policy]] = {

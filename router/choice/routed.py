@@ -61,6 +61,9 @@ class RoutedPrompts:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, key: int) -> bool:
+        return key in self._entries
+
     def remember(self, keys: Keys, *, width: int, now: float) -> Routed:
         """See `Memory`. A prefix is used whenever a longer prompt is, so no key ever outlives those before it."""
         brought = []

@@ -30,6 +30,9 @@ SAME_PACE = 1.3
 """A replica's pace within this factor of the fleet's is taken for the fleet's: times to first token are not steady
 enough to tell equal replicas apart, and the one that chance favours would get all that an idle fleet is asked."""
 
+SAME_LINE = 0.02
+"""Of its value: the fleet's line has to move by so much before every replica's is drawn anew."""
+
 SHORT_ANSWER = 16
 """Tokens; what so few take to decode is left in the time where nothing is known of decoding."""
 
@@ -112,11 +115,13 @@ class FleetSpeed:
         return ReplicaSpeed(self)
 
     def observe(self, *, tokens: float, seconds: float, now: float) -> None:
-        """Take one observation in."""
+        """Take one observation in. A line that hardly moves stays the same object: every replica is drawn to it."""
         self._moments.fade(now)
         self._moments.add(tokens, seconds)
-        self.reach = self._moments.reach
-        self.line = self._moments.line(PRIOR, reach=self.reach, pull=PRIOR_WEIGHT)
+        reach = self._moments.reach
+        line = self._moments.line(PRIOR, reach=reach, pull=PRIOR_WEIGHT)
+        if abs(line.at(reach) - self.line.at(reach)) > SAME_LINE * line.at(reach):
+            self.line, self.reach = line, reach
 
 
 class ReplicaSpeed:
@@ -126,6 +131,7 @@ class ReplicaSpeed:
         self._fleet = fleet
         self._moments = _Moments()
         self._line = fleet.line
+        self._pace = fleet.line.pace
         self._drawn_from: Line | None = None
         self._drawn_at = 0.0
         self._step: float | None = None
@@ -135,6 +141,7 @@ class ReplicaSpeed:
         self._fleet.observe(tokens=tokens, seconds=seconds, now=now)
         self._moments.fade(now)
         self._moments.add(tokens, seconds)
+        self._drawn_from = None
 
     def observe_whole(self, *, tokens: float, answer_tokens: int | None, seconds: float, now: float) -> None:
         """As ``observe``, of an answer of ``answer_tokens`` that was complete after ``seconds``."""
@@ -153,17 +160,23 @@ class ReplicaSpeed:
 
     def line(self, now: float) -> Line:
         """What is known of this replica at ``now``."""
-        fleet = self._fleet
-        if self._drawn_from is not fleet.line or now - self._drawn_at >= MAX_AGE:
-            self._moments.fade(now)
-            self._line = self._moments.line(fleet.line, reach=fleet.reach, pull=FLEET_WEIGHT)
-            self._drawn_from, self._drawn_at = fleet.line, now
+        if self._drawn_from is not self._fleet.line or now - self._drawn_at >= MAX_AGE:
+            self._draw(now)
         return self._line
 
     def pace(self, now: float) -> float:
         """Seconds per token for comparing this replica with others; see ``SAME_PACE``."""
-        own, fleet = self.line(now).pace, self._fleet.line.pace
-        return fleet if fleet / SAME_PACE < own < fleet * SAME_PACE else own
+        if self._drawn_from is not self._fleet.line or now - self._drawn_at >= MAX_AGE:
+            self._draw(now)
+        return self._pace
+
+    def _draw(self, now: float) -> None:
+        fleet = self._fleet
+        self._moments.fade(now)
+        self._line = self._moments.line(fleet.line, reach=fleet.reach, pull=FLEET_WEIGHT)
+        own, usual = self._line.pace, fleet.line.pace
+        self._pace = usual if usual / SAME_PACE < own < usual * SAME_PACE else own
+        self._drawn_from, self._drawn_at = fleet.line, now
 
 
 def _moved(mean: float | None, value: float) -> float:

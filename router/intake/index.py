@@ -118,6 +118,11 @@ class BlockIndex:
         """What lanes hold of the prompt, those left out that hold nothing of it: these cost nothing."""
         return dict(self._held(prompt, _EVERYONE))
 
+    def holds(self, handle: LaneHandle, key: int) -> bool:
+        """Whether a lane holds a block of this key, wherever it stands; not if the lane is gone."""
+        lane = self._lanes.get(handle)
+        return lane is not None and bool(self._holders.run([key], 0)[1] & lane.claims.bit)
+
     def blocks(self, handle: LaneHandle) -> list[BlockRow]:
         """Every block that the lane's engine holds, as far as its events tell, in no order."""
         return self._lanes[handle].rows()

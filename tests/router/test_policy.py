@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from router.choice.candidate import Candidate, Circumstances
-from router.choice.kv_cost import LOAD_BACK_SHARE, MAX_BUSY, SPREAD_REQUESTS, recomputation_price
+from router.choice.kv_cost import COPY_PRICE, LOAD_BACK_SHARE, MAX_BUSY, ROOM_PRICE, SPREAD_REQUESTS, WORK_PRICE
 from router.choice.policy import POLICIES
 
 
@@ -26,13 +26,17 @@ def holder(matched: int, *, prompt: int = 1000, **given: Any) -> Candidate:
     return lane(held_tokens=matched, uncached_tokens=prompt - matched, **given)
 
 
-def choose(policy: str, *candidates: Candidate, busy: float = 0.0, heat: float = 0.0, seed: int = 5) -> int:
-    around = Circumstances(busy=busy, heat=heat)
+def choose(
+    policy: str, *candidates: Candidate, busy: float = 0.0, rate: float = 0.0, heat: float = 0.0, seed: int = 5
+) -> int:
+    around = Circumstances(busy=busy, rate=rate, heat=heat)
     return POLICIES[policy]().choose(candidates, around=around, random=Random(seed)).index
 
 
-def terms(candidate: Candidate, *others: Candidate, busy: float = 0.0, heat: float = 0.0) -> dict[str, float]:
-    around = Circumstances(busy=busy, heat=heat)
+def terms(
+    candidate: Candidate, *others: Candidate, busy: float = 0.0, rate: float = 0.0, heat: float = 0.0
+) -> dict[str, float]:
+    around = Circumstances(busy=busy, rate=rate, heat=heat)
     score = POLICIES["kv"]().choose([candidate, *others], around=around, random=Random(1)).scores[0]
     assert score.cost == pytest.approx(sum(score.terms.values()))
     return dict(score.terms)
@@ -50,16 +54,19 @@ def test_a_cost_is_the_sum_of_its_named_terms() -> None:
         foreign_tokens=50,
         foreign_decoding=10,
         cache_used=0.95,
+        cache_age=30.0,
         away_seconds=0.5,
     )
-    found = terms(candidate, busy=0.5)
+    found = terms(candidate, lane(cache_age=120.0), busy=0.5, rate=2.0)
     assert found == {
         "queue": pytest.approx(0.07),
         "running": pytest.approx(0.01),
         "elsewhere": pytest.approx(0.025),
         "prefill": pytest.approx(0.03),
         "load_back": pytest.approx(0.005),
-        "others": pytest.approx(0.06),  # beta = 1 + 0.5 / 0.5
+        "behind": pytest.approx(2.0 / 0.5 * 0.03 * (0.07 + 0.01 + 0.025 + 0.03 / 2)),
+        "work": pytest.approx((WORK_PRICE + COPY_PRICE) * 0.03),
+        "room": pytest.approx(ROOM_PRICE * 0.03 * (1 - 30 / 120)),
         "decode": pytest.approx(0.006),
         "crowded": pytest.approx(0.5),
         "spread": 0.0,
@@ -94,14 +101,37 @@ def test_a_session_stays_where_it_was_until_that_costs_more_than_its_preference(
 def test_a_slow_replica_s_work_costs_others_no_more_than_a_fast_one_s() -> None:
     """Its seconds are worth less: less can be done in them."""
     slow, fast = lane(seconds_per_token=3e-4), lane(seconds_per_token=1e-4)
-    assert terms(slow, fast, busy=0.5)["others"] == terms(fast, slow, busy=0.5)["others"]
+    assert terms(slow, fast)["work"] == terms(fast, slow)["work"]
 
 
-def test_the_price_of_recomputation_grows_with_load_and_stays_finite() -> None:
-    prices = [recomputation_price(busy) for busy in (-1.0, 0.0, 0.5, MAX_BUSY, 1.0, 7.0)]
+def test_the_price_of_delaying_others_grows_with_load_and_stays_finite() -> None:
+    prices = [terms(lane(), busy=busy, rate=1.0)["behind"] for busy in (-1.0, 0.0, 0.5, MAX_BUSY, 1.0, 7.0)]
     assert prices == sorted(prices)
-    assert prices[:3] == [1.0, 1.0, 2.0]
-    assert prices[-1] == prices[-3] == pytest.approx(5.0)
+    assert prices[:3] == pytest.approx([0.1 * 0.05, 0.1 * 0.05, 2 * 0.1 * 0.05])
+    assert prices[-1] == prices[-3] == pytest.approx(5 * 0.1 * 0.05)
+    assert terms(lane(), rate=0.0)["behind"] == 0.0
+
+
+def test_work_behind_a_backlog_delays_more_than_work_on_an_idle_lane() -> None:
+    idle, busy = lane(), lane(waiting_tokens=4000)
+    assert terms(busy, idle, rate=1.0)["behind"] == pytest.approx(9 * terms(idle, busy, rate=1.0)["behind"])
+
+
+def test_a_copy_that_others_ask_for_is_cheap_and_one_that_nobody_does_is_not() -> None:
+    """A prefix with heat: another lane may take it as soon as the holder has a queue."""
+    loaded, cold = holder(900, waiting_tokens=2500), lane()
+    assert choose("kv", loaded, cold, heat=0.0) == 0
+    assert choose("kv", loaded, cold, heat=9.0) == 1
+
+
+def test_what_nobody_holds_goes_where_the_cache_keeps_things_longest() -> None:
+    """Between idle lanes; and it is no reason to leave a holder, or to wait."""
+    crowded, roomy, fresh = lane(cache_age=20.0), lane(cache_age=300.0), lane()
+    assert choose("kv", crowded, roomy) == 1
+    assert choose("kv", crowded, roomy, fresh) == 2
+    assert choose("kv", holder(800, cache_age=20.0), fresh) == 0
+    assert choose("kv", crowded, lane(waiting_tokens=2000, in_flight=1)) == 0
+    assert terms(roomy, crowded)["room"] == terms(fresh, crowded)["room"] == 0.0
 
 
 def test_a_cold_request_goes_to_the_idle_lane_however_small_its_cache() -> None:
@@ -116,14 +146,14 @@ def test_the_holder_of_the_prefix_wins_over_an_equally_light_lane() -> None:
 
 
 def test_a_holder_with_a_long_queue_loses_to_an_idle_lane() -> None:
-    assert choose("kv", holder(900, waiting_tokens=1500), lane()) == 0
-    assert choose("kv", holder(900, waiting_tokens=2500), lane()) == 1
+    assert choose("kv", holder(900, waiting_tokens=4000), lane()) == 0
+    assert choose("kv", holder(900, waiting_tokens=5000), lane()) == 1
 
 
 def test_under_load_a_hit_is_worth_a_longer_queue() -> None:
-    candidates = holder(900, waiting_tokens=2500), lane()
-    assert choose("kv", *candidates, busy=0.0) == 1
-    assert choose("kv", *candidates, busy=0.7) == 0
+    candidates = holder(990, waiting_tokens=5000), lane()
+    assert choose("kv", *candidates) == 1
+    assert choose("kv", *candidates, busy=0.7, rate=5.0) == 0
 
 
 def test_running_decodes_push_a_cold_request_away() -> None:
@@ -156,7 +186,7 @@ def test_idle_lanes_all_get_a_share(policy: str) -> None:
 def test_costs_within_the_error_of_the_speeds_are_ties() -> None:
     """A lane that looks a few per cent faster must not take all the cold traffic of an idle fleet."""
     rule, random = POLICIES["kv"](), Random(5)
-    candidates = [lane(seconds_per_token=1e-4), lane(seconds_per_token=1.05e-4)]
+    candidates = [lane(seconds_per_token=1e-4), lane(seconds_per_token=1.02e-4)]
     counts = Counter(rule.choose(candidates, around=Circumstances(busy=0.0), random=random).index for _ in range(60))
     assert min(counts.values()) > 15, counts
 
