@@ -2,8 +2,9 @@
 
 A tokenizer first cuts a text at the added tokens that it looks for before any normalizing, and treats each piece by
 itself: no merge reaches over such a cut. So the pieces between them can be remembered, and a conversation that grows by
-a turn costs one turn. Each new piece is tokenized behind the token that stands before it, since some pre-tokenizers
-treat the beginning of a text in a way of its own.
+a turn costs one turn. Long pieces are cut again, between words, where a tokenizer allows that (`stretches`): a prompt
+whose beginning is known costs its end, also where no such token stands in it. Each new piece is tokenized behind the
+token that stands before it, since some pre-tokenizers treat the beginning of a text in a way of its own.
 
 Where the cut itself depends on what stands beside it (``lstrip``, ``rstrip`` and ``single_word`` tokens), the text is
 tokenized whole. What a model puts around a prompt is found by trying; where trying gives no clear answer, such texts
@@ -14,12 +15,13 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import tokenizers
 
 from router.choice.segment_cache import SegmentCache
+from router.choice.stretches import Stretches
 
 __all__ = ["SegmentedTokenizer"]
 
@@ -38,6 +40,7 @@ class SegmentedTokenizer:
     def __init__(self, tokenizer: tokenizers.Tokenizer, *, cache_bytes: int) -> None:
         self._tokenizer = tokenizer
         self._cuts = _Cuts(tokenizer)
+        self._stretches = Stretches(tokenizer)
         self._cache = SegmentCache(max_bytes=cache_bytes)
         self._around = _find_around(tokenizer)
         self.pieces_tokenized = 0
@@ -47,11 +50,18 @@ class SegmentedTokenizer:
         pieces = None if special and self._around is None else self._cuts.pieces(text)
         if pieces is None:
             return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
-        ids = self._join(pieces)
+        ids = self._join([stretch for piece in pieces for stretch in self._stretched(piece)])
         if special and self._around is not None:
             before, after = self._around
             return [*before, *ids, *after]
         return ids
+
+    def _stretched(self, piece: _Piece) -> Iterator[_Piece]:
+        """A piece in stretches; only the first stands behind a token that cuts."""
+        before, text = piece
+        for stretch in self._stretches.of(text):
+            yield before, stretch
+            before = _NONE
 
     def _join(self, pieces: Sequence[_Piece]) -> list[int]:
         found = [self._cache.get(piece) for piece in pieces]

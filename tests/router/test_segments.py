@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
+from router.choice import stretches
 from router.choice.segment_cache import SegmentCache
 from router.choice.segments import SegmentedTokenizer
+from router.choice.stretches import Stretches
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|im_end|>\n", "x<|im_end|>"]
 CORPUS = ["Hello world, how are you today? I'm fine.", "  two  spaces\n\nand lines\t12345", "Füße, Öl, Привет, 世界 🎉"]
@@ -144,6 +146,60 @@ def test_pieces_join_to_what_the_whole_text_is(kind: str, stripping: bool, text:
     whole = trained(kind, stripping).encode(text, add_special_tokens=special).ids
     assert segmented(kind, stripping).encode(text, special=special) == whole
     assert segmented(kind, stripping).encode(text, special=special) == whole, "and again, from memory"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(st.lists(st.one_of(fragments, st.sampled_from([" a", "b c", " the end"])), max_size=30).map("".join))
+def test_stretches_join_to_what_the_whole_text_is(kind: str, text: str) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stretches, "STRETCH_CHARS", 3)
+        whole = trained(kind, False).encode(text, add_special_tokens=False).ids
+        assert segmented(kind, False).encode(text, special=False) == whole
+
+
+LONG = " ".join(f"word and {number} more" for number in range(1000))
+
+
+CL100K = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+"""The pattern of tiktoken's cl100k_base, which Llama 3 and Qwen 2 have almost as it is."""
+
+CUT = {"byte level", "byte level, prefix space", "pattern"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_tokenizers_that_allow_it_have_their_texts_cut_between_words(kind: str) -> None:
+    assert (len(list(Stretches(trained(kind, False)).of(LONG))) > 1) is (kind in CUT)
+
+
+def test_a_pattern_that_many_models_have_allows_it() -> None:
+    tokenizer = bpe()
+    parts = [pre_tokenizers.Split(Regex(CL100K), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
+    assert len(list(Stretches(tokenizer).of(LONG))) > 1
+
+
+@pytest.mark.parametrize("pattern", [r"(?<=a) b|\S+|\s", r"\S+ \S+|\S+|\s+", r"^\S+|\s|\S+", r".{1,9}"])
+def test_a_pattern_that_looks_back_or_goes_on_behind_a_word_has_its_texts_left_whole(pattern: str) -> None:
+    tokenizer = bpe()
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
+    assert list(Stretches(tokenizer).of(LONG)) == [LONG]
+
+
+def test_an_added_token_of_two_words_is_not_cut_in_two() -> None:
+    tokenizer = byte_level(False)
+    assert len(list(Stretches(tokenizer).of(LONG))) > 1
+    tokenizer.add_tokens([AddedToken("word and", normalized=True)])
+    assert list(Stretches(tokenizer).of(LONG)) == [LONG]
+
+
+def test_a_plain_text_whose_beginning_is_known_costs_its_end() -> None:
+    tokenizer = SegmentedTokenizer(trained("byte level", False), cache_bytes=1_000_000)
+    tokenizer.encode(LONG, special=True)
+    seen = tokenizer.pieces_tokenized
+    assert seen > len(LONG) // (2 * stretches.STRETCH_CHARS)
+    longer = LONG[: -len(LONG) // 10] + " and another end"
+    assert tokenizer.encode(longer, special=True) == trained("byte level", False).encode(longer).ids
+    assert tokenizer.pieces_tokenized == seen + 1
 
 
 def test_a_conversation_that_grows_costs_only_what_is_new() -> None:
