@@ -160,7 +160,10 @@ def test_stretches_join_to_what_the_whole_text_is(kind: str, text: str) -> None:
 LONG = " ".join(f"word and {number} more" for number in range(1000))
 
 
-CL100K = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+CL100K = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 """The pattern of tiktoken's cl100k_base, which Llama 3 and Qwen 2 have almost as it is."""
 
 CUT = {"byte level", "byte level, prefix space", "pattern"}
