@@ -157,8 +157,8 @@ class _Summing:
             self._unrouted += 1
         else:
             self._of(self._replayer.lane(routed.lane).name).enter(request)
-        reported = request.reported or 0
-        self._at(routed).add(routed.at, requests=1, predicted=routed.predicted, reported=reported)
+        told = {} if request.reported is None else {"predicted": routed.predicted, "reported": request.reported}
+        self._at(routed).add(routed.at, requests=1, **told)
 
     def _of(self, name: LaneName) -> _Books:
         return self._books.setdefault(name, _Books())

@@ -14,7 +14,10 @@ MAX_MOMENTS = 200
 
 
 class Span(msgspec.Struct, kw_only=True):
-    """What was counted from ``start`` on, in seconds since the trace began. Hits are in tokens."""
+    """What was counted from ``start`` on, in seconds since the trace began.
+
+    Hits are in tokens, and of requests whose engine has reported them.
+    """
 
     start: float
     batches: int = 0
