@@ -131,7 +131,7 @@ class Stage:
         return [await self.engine() for _ in range(count)]
 
     async def router(self, *engines: FakeEngine, ready: bool = True, **options: Any) -> RouterClient:
-        defaults = {"port": 0, "seed": 5, "probe_interval": 0.1, "probe_timeout": 1.0, "drain_timeout": 0.5}
+        defaults = {"port": 0, "seed": 5, "probe_interval": 0.1, "probe_timeout": 5.0, "drain_timeout": 0.5}
         replicas = {"replicas": tuple(engine.url for engine in engines)}
         config = RouterConfig(**{**defaults, **replicas, **options})
         url = await self._stack.enter_async_context(serving(config, tokenizer=named_tokenizer(config.tokenizer)))
