@@ -20,11 +20,11 @@ from typing import BinaryIO
 
 import msgspec
 
-__all__ = ["MAGIC", "MAX_RECORD_BYTES", "Chunk", "TraceFileError", "chunk_bytes", "read_chunks", "read_magic"]
+__all__ = ["MAGIC", "MAX_RECORD_BYTES", "NAME", "Chunk", "TraceFileError", "chunk_bytes", "read_chunks", "read_magic"]
 
 VERSION = 1
-_NAME = b"KVTRACE"
-MAGIC = _NAME + bytes([VERSION])
+NAME = b"KVTRACE"
+MAGIC = NAME + bytes([VERSION])
 MAX_RECORD_BYTES = 2**29
 """Unpacked. A batch of events travels in 256 MiB at most."""
 
@@ -68,7 +68,7 @@ def read_magic(file: BinaryIO, *, name: str) -> bool:
         TraceFileError: it is no trace, or one of a version that is not known here.
     """
     magic = file.read(len(MAGIC))
-    if not _NAME.startswith(magic[: len(_NAME)]):
+    if not NAME.startswith(magic[: len(NAME)]):
         raise TraceFileError(f"{name} is no .kvtrace file: it begins with {magic!r}")
     if len(magic) < len(MAGIC):
         return False

@@ -15,7 +15,7 @@ from typing import IO
 
 import msgspec
 
-from router.trace.chunk import MAGIC, TraceFileError
+from router.trace.chunk import NAME, TraceFileError
 from router.trace.frame_lines import RecordingError
 from router.trace.from_lines import records_of_lines
 from router.trace.lines import TraceError
@@ -66,7 +66,7 @@ def run_convert(options: ConvertOptions) -> int:
 def _records(path: Path) -> Iterable[Record]:
     try:
         with path.open("rb") as file:
-            is_trace = file.read(len(MAGIC)).startswith(MAGIC[:-1])
+            is_trace = file.read(len(NAME)) == NAME
         return TraceReader(path) if is_trace else records_of_lines(path)
     except TraceError as error:
         raise TraceFileError(str(error)) from None

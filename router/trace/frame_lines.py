@@ -15,6 +15,7 @@ import msgspec
 
 from contract.events import EventDecodeError, decode_batch
 from contract.framing import MAX_SEQ, Frame
+from router.trace.chunk import NAME
 
 __all__ = ["Ranks", "RecordingError", "frame_line", "parse_frame", "read_recording"]
 
@@ -38,6 +39,8 @@ def read_recording(path: Path) -> Iterator[Frame]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
+                if number == 1 and line.startswith(NAME):
+                    raise RecordingError(f"{path} is a .kvtrace, which `kvsteer-router trace replay` reads")
                 if line.strip():
                     yield parse_frame(line, where=f"{path}:{number}")
     except OSError as error:

@@ -42,6 +42,14 @@ def test_it_ends_where_the_recorder_was(golden_dir: Path, tmp_path: Path, capsys
     assert f"{golden.name}#2" in capsys.readouterr().out
 
 
+def test_the_command_for_frames_knows_a_trace_when_it_sees_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = MadeTrace(A).write(tmp_path / "a.kvtrace")
+    assert main(["replay", str(file)]) == 1
+    assert f"{file} is a .kvtrace, which `kvsteer-router trace replay` reads" in capsys.readouterr().err
+
+
 def test_a_record_of_a_lane_that_nobody_named_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = MadeTrace(A)
     made.frame(0, store(PROMPT))
