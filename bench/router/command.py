@@ -54,8 +54,8 @@ def _run(args: argparse.Namespace) -> int:
     plan = Plan(
         cases=every_case(_QUICK_LENGTHS if args.quick else _LENGTHS),
         runs=args.runs,
-        one_by_one=6 if args.quick else 120,
-        at_once=36 if args.quick else 640,
+        one_by_one=6 if args.quick else 100,
+        at_once=36 if args.quick else 480,
         seed=args.seed,
     )
     try:
