@@ -31,7 +31,7 @@ _SPLITTERS = {"ByteLevel", "Digits", "Split"}
 _PROBE = (
     "One word, two words; it's I'LL don't a b  c   d\te\n\nf g\r\nh (i) [j k] l-m n_o p.q http://r/s?t=u v, 1 2 34 "
     "567 8901 x1 y 2z A BC Def gHI jKl MN op! Qr? 'st' \"uv\" w—x y z Füße Öl né e\u0301t Привет мир и all 世界 "
-    "the 🎉 end A\u00a0b c\u3000d e ﬁ x ² y if x == 1: return {'a': [b, c]} # d e\n    def f(x):  \n        pass  \n a b\n "
+    "the 🎉 end A\u00a0b c\u3000d e ﬁ x ² y if x == 1: return {'a': [b, c]} # d e\n    def f(x):  \n        pass  \n "
 )
 
 
