@@ -118,7 +118,8 @@ class Chooser:
     def _matches(self, prompt: Prompt | None, lanes: Sequence[LaneState]) -> Matches:
         if prompt is None or self._index is None:
             return {}
-        return self._index.match(prompt, [lane.handle for lane in lanes])
+        asked = {lane.handle for lane in lanes}
+        return {lane: match for lane, match in self._index.holders(prompt).items() if lane in asked}
 
     def _sights(
         self, prompt: Prompt | None, lanes: Sequence[LaneState], matches: Matches, now: float
