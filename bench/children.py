@@ -32,14 +32,14 @@ class ChildError(RuntimeError):
 class Child:
     """One running process. ``urls`` are those it has announced so far."""
 
-    def __init__(self, *, name: str, process: Process, log: Path, ready_mark: str, ready_count: int) -> None:
+    def __init__(self, *, name: str, process: Process, log: Path, ready_mark: str | None, ready_count: int) -> None:
         self.name = name
         self.urls: list[str] = []
         self.ready = asyncio.Event()
         self.stopping = False
         self.process = process
         self._log = log
-        self._mark = ready_mark.encode()
+        self._mark = None if ready_mark is None else ready_mark.encode()
         self._count = ready_count
 
     @property
@@ -64,12 +64,12 @@ class Child:
         with self._log.open("wb", buffering=0) as log:
             while chunk := await self.process.stdout.read(CHUNK_BYTES):
                 log.write(chunk)
-                if not self.ready.is_set():
+                if self._mark is not None and not self.ready.is_set():
                     *lines, unread = (unread + chunk).split(b"\n")
-                    self._scan(lines)
+                    self._scan(lines, self._mark)
 
-    def _scan(self, lines: Sequence[bytes]) -> None:
-        self.urls += [line.split()[-1].decode() for line in lines if line.startswith(self._mark)]
+    def _scan(self, lines: Sequence[bytes], mark: bytes) -> None:
+        self.urls += [line.split()[-1].decode() for line in lines if line.startswith(mark)]
         if len(self.urls) >= self._count:
             self.ready.set()
 
@@ -128,9 +128,9 @@ class ChildGroup:
 
     async def launch(self, name: str, command: Sequence[str]) -> Child:
         """Start a command that does not say when it is ready: whoever needs it asks for it."""
-        return await self._launch(name, command, ready_mark="", ready_count=0)
+        return await self._launch(name, command, ready_mark=None, ready_count=0)
 
-    async def _launch(self, name: str, command: Sequence[str], *, ready_mark: str, ready_count: int) -> Child:
+    async def _launch(self, name: str, command: Sequence[str], *, ready_mark: str | None, ready_count: int) -> Child:
         # A session of its own: Ctrl-C reaches this process only, which then stops its children in order.
         process = await asyncio.create_subprocess_exec(
             *tethered(command), stdout=PIPE, stderr=STDOUT, start_new_session=True, env=self._env

@@ -57,6 +57,14 @@ async def test_a_child_that_never_becomes_ready_is_given_up(tmp_path: Path) -> N
             await children.start("toy", python("import time; " + SLEEP), ready_mark=MARK, seconds=0.2)
 
 
+async def test_a_child_that_does_not_say_when_it_is_ready_may_say_anything(tmp_path: Path) -> None:
+    async with ChildGroup(tmp_path) as children:
+        child = await children.launch("toy", python("print('\\n\\n \\nnothing of use')"))
+        with pytest.raises(ChildError, match=r"(?s)toy ended with status 0; its output ends:.*nothing of use"):
+            await children.supervise(asyncio.Event().wait())
+        assert child.urls == []
+
+
 async def test_work_is_cancelled_when_a_child_dies_under_it(tmp_path: Path) -> None:
     cancelled = asyncio.Event()
 
