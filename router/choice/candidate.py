@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Protocol, TypeVar, overload, runtime_checkable
 
@@ -93,6 +93,9 @@ class Lazily(Sequence[T]):
 
     def __len__(self) -> int:
         return self._count
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self.__getitem__, range(self._count))
 
     @overload
     def __getitem__(self, place: int) -> T: ...

@@ -57,6 +57,7 @@ class Chooser:
     ) -> None:
         self._index = index
         self._policy = policy
+        self._selective = policy if isinstance(policy, Selective) else None  # asked once: a protocol is slow to answer
         self._random = Random(seed)
         self._busy = BusyShare(now=now)
         self._heat = PrefixHeat()
@@ -102,8 +103,8 @@ class Chooser:
         prompt, tokens, now = question.prompt, question.prompt_tokens, question.now
         everyone = lanes = question.lanes
         matches = self._matches(prompt, lanes)
-        if isinstance(policy, Selective) and len(lanes) > policy.at_most:
-            lanes = nearest(policy, lanes, matches, prompt, prompt_tokens=tokens, now=now, random=chance)
+        if self._selective is not None and len(lanes) > self._selective.at_most:
+            lanes = nearest(self._selective, lanes, matches, prompt, prompt_tokens=tokens, now=now, random=chance)
         sights = self._sights(prompt, lanes, matches, now)
         prefix = None if prompt is None else prefix_key(prompt, sights)
         around = Circumstances(
