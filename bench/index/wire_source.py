@@ -1,4 +1,6 @@
-"""Publishes the workload: one PUB socket a lane, everything ready before the first frame leaves.
+"""Publishes the workload: one PUB socket a lane, everything ready before the first frame leaves, then at a steady pace.
+
+The pace is one that indexes keep up with, so that what they are measured by is no queue.
 
 Speaks with its parent in lines: ``ready`` and JSON (ports, messages of each lane, entries stored by all); then
 ``subscribed`` once every socket has a subscriber; sends all when a line comes in; ends when its input does. The last
@@ -12,6 +14,7 @@ import itertools
 import json
 import struct
 import sys
+import time
 
 import numpy as np
 import zmq
@@ -20,6 +23,8 @@ from bench.index.wire import payload
 from bench.index.workload import Stored, Workload
 
 __all__ = ["last_block_ids", "main"]
+
+BURST, PAUSE_SECONDS = 64, 0.005
 
 
 def last_block_ids(lane: int, block: int) -> list[int]:
@@ -46,8 +51,10 @@ def main() -> None:
         socket.recv()
     _say("subscribed")
     sys.stdin.readline()
-    for lane, frames in messages:
+    for number, (lane, frames) in enumerate(messages):
         sockets[lane].send_multipart(frames, copy=False)
+        if number % BURST == BURST - 1:
+            time.sleep(PAUSE_SECONDS)
     sys.stdin.read()
     context.destroy(linger=0)
 

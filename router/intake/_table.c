@@ -18,7 +18,7 @@
 #error "needs 128-bit products; router.intake.plain_table works without this module"
 #endif
 
-enum { SMALLEST = 16, LARGE_PAGE = 1 << 21 };
+enum { SMALLEST = 16, AHEAD = 16, LARGE_PAGE = 1 << 21 };
 
 typedef struct {
     uint64_t key, value;
@@ -357,10 +357,14 @@ static PyObject *table_run(Table *self, PyObject *args)
     if (place < 0 || place >= keys.count)
         PyErr_Format(PyExc_IndexError, "place %zd of %zd", place, keys.count);
     else {
-        uint64_t *first = find(self, keys.at[place]), *found;
-        do
-            found = ++place < keys.count ? find(self, keys.at[place]) : NULL;
-        while (place < keys.count && (first && found ? *first == *found : first == found));
+        uint64_t *first = find(self, keys.at[place]);
+        while (++place < keys.count) {
+            if (self->slots && place + AHEAD < keys.count)
+                __builtin_prefetch(&self->slots[home(self, keys.at[place + AHEAD])]);
+            uint64_t *found = find(self, keys.at[place]);
+            if (first && found ? *first != *found : first != found)
+                break;
+        }
         result = first ? Py_BuildValue("nK", place, (unsigned long long)*first) : Py_BuildValue("nO", place, Py_None);
     }
     release(&keys);

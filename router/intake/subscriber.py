@@ -167,18 +167,18 @@ class Subscriber:
             left = _BATCHES_A_TURN
             async with self._lock:
                 while frames is not None:
-                    await self._take_live(frames)
+                    await self._perform(self._heard(frames))
                     left -= 1
                     frames = _next_of(at_hand) if left else None
             await asyncio.sleep(0)
 
-    async def _take_live(self, frames: Sequence[bytes]) -> None:
+    def _heard(self, frames: Sequence[bytes]) -> Sequence[Action]:
         try:
             frame = parse_live(frames)
         except FramingError as error:
             self._note_malformed(error)
-        else:
-            await self._perform(self._stream.live(frame, now=self._clock()))
+            return ()
+        return self._stream.live(frame, now=self._clock())
 
     async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
         while True:
@@ -304,8 +304,13 @@ class Subscriber:
 
 
 def _next_of(socket: zmq.Socket[bytes]) -> list[bytes] | None:
-    """A message that is there already, or None."""
+    """A message that is there already, or None. Frames tell whether more follow; asking the socket is slow."""
+    frames, more = [], True
     try:
-        return socket.recv_multipart(zmq.NOBLOCK)
+        while more:
+            frame = socket.recv(zmq.NOBLOCK, copy=False)
+            frames.append(frame.bytes)
+            more = frame.more
     except zmq.Again:
         return None
+    return frames
