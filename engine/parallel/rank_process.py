@@ -11,6 +11,7 @@ import pickle
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,6 +37,7 @@ HEAD_KEY = "head"
 """Where rank 0 leaves the engine's address for ranks of other machines."""
 START_SECONDS = 600.0
 """What machines that are started by hand may lie apart, and models may take to load."""
+_LIFELINE_SECONDS = 30.0
 _FAILED_STATUS = 1
 
 
@@ -94,6 +96,9 @@ def live(
         _share_cores(place.type)
         with torch.inference_mode(), joined(store(), seat, meeting, device=place, timeout=timeout) as group:
             _serve(channel, build(group))
+    except ChannelError:  # the engine has hung up: the lifeline says so and ends this process, once it gets to run
+        time.sleep(_LIFELINE_SECONDS)
+        return _FAILED_STATUS
     except Exception as error:  # the process's top level: it ends, and says why
         with suppress(ChannelError, TimeoutError):
             channel.send(Kind.FAILED, msgspec.msgpack.encode(_last_words(error)), timeout=1.0)

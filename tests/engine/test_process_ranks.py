@@ -20,7 +20,7 @@ from engine.parallel.processes import ProcessWorld
 from engine.parallel.world import RankFailedError
 
 SIZE = 4
-HANG_S = 2.0
+HANG_S = 6.0  # also what starting ranks get to meet each other
 
 
 def got(world: ProcessWorld, task: bytes) -> list[object]:

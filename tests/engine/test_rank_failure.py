@@ -67,7 +67,7 @@ async def test_a_rank_killed_while_nothing_is_asked_ends_the_engine_too(engine: 
 
 
 async def test_a_rank_that_stops_is_named_after_the_timeout(http: aiohttp.ClientSession) -> None:
-    with EngineProcess(*PROCESSES, "--rank-timeout", "2") as engine:
+    with EngineProcess(*PROCESSES, "--rank-timeout", "6") as engine:
         pids = ranks(engine.wait_ready())
         os.kill(pids[1], signal.SIGSTOP)
         status, answer = await Client(http, engine.url).post(COMPLETIONS, LONG)
