@@ -323,6 +323,32 @@ static PyObject *table_drop(Table *self, PyObject *args)
     return others;
 }
 
+PyDoc_STRVAR(take_doc, "take(keys)\n--\n\nTake keys out; their values as a list, None where one was not there.");
+
+static PyObject *table_take(Table *self, PyObject *source)
+{
+    Words keys;
+    if (!read_words(source, &keys))
+        return NULL;
+    PyObject *values = PyList_New(keys.count);
+    prefetch(self, &keys);
+    for (Py_ssize_t place = 0; values && place < keys.count; place++) {
+        uint64_t *found = find(self, keys.at[place]);
+        PyObject *value = found ? PyLong_FromUnsignedLongLong(*found) : Py_NewRef(Py_None);
+        if (value == NULL) {
+            Py_CLEAR(values);
+            break;
+        }
+        PyList_SET_ITEM(values, place, value);
+        if (found)
+            erase(self, keys.at[place]);
+    }
+    release(&keys);
+    if (shrink(self) < 0)
+        Py_CLEAR(values);
+    return values;
+}
+
 PyDoc_STRVAR(find_all_doc, "find_all(keys)\n--\n\nThe values of keys as packed u64, or None where one is not there.");
 
 static PyObject *table_find_all(Table *self, PyObject *source)
@@ -423,6 +449,7 @@ static PyMethodDef METHODS[] = {
     {"pop", (PyCFunction)table_pop, METH_O, pop_doc},
     {"fill", (PyCFunction)table_fill, METH_VARARGS, fill_doc},
     {"drop", (PyCFunction)table_drop, METH_VARARGS, drop_doc},
+    {"take", (PyCFunction)table_take, METH_O, take_doc},
     {"find_all", (PyCFunction)table_find_all, METH_O, find_all_doc},
     {"run", (PyCFunction)table_run, METH_VARARGS, run_doc},
     {"items", (PyCFunction)table_items, METH_NOARGS, items_doc},

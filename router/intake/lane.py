@@ -79,12 +79,11 @@ class LaneBlocks:
 
     def remove(self, event: BlockRemoved) -> None:
         """Drop one copy of each block, in the tier named or in every tier; what is not held is counted."""
-        held: set[int] = set()
+        dropped = [False] * len(event.block_hashes)
         for pool in self._named_by(event):
-            keys: list[int] = []
-            held.update(place for place, name in enumerate(event.block_hashes) if self._drop(pool, name, keys))
-            self.claims.remove(keys, pool.tier)
-        self._unknown_removals += len(event.block_hashes) - len(held)
+            for place in self._drop(pool, event.block_hashes):
+                dropped[place] = True
+        self._unknown_removals += dropped.count(False)
 
     def clear(self) -> None:
         """Drop everything held and remembered; the same engine goes on, so its counts and groups stay."""
@@ -134,6 +133,11 @@ class LaneBlocks:
             last_rejection=self._last_rejection,
             unusable=dict(self._unusable),
         )
+
+    @property
+    def gpu_blocks(self) -> int:
+        """Blocks held on the GPU that a prompt can be found in."""
+        return sum(len(pool) for pool in self._pools.values() if pool.decides and pool.tier == Tier.GPU)
 
     # Stores
 
@@ -245,20 +249,24 @@ class LaneBlocks:
         exact = [pool for pool in in_tier if pool.group == event.group_idx]
         return exact if exact or event.group_idx is not None else in_tier
 
-    def _drop(self, pool: Pool, name: BlockHash, keys: list[int]) -> bool:
-        """Drop one copy; whether there was one. The key of a last copy is added to ``keys``, whose claims are left."""
-        if name in pool.extra and pool.drop_copy(name):
-            return True
-        key = pool.keyed.pop(name)
-        if key is not None:
-            keys.append(key)
-            self._departed.remember(name, key)
-            return True
-        if name not in pool.unkeyed:
-            return False
-        pool.unkeyed.discard(name)
-        self._forget_orphan(name)
-        return True
+    def _drop(self, pool: Pool, names: Sequence[BlockHash]) -> set[int]:
+        """Drop one copy of each block; the places of those of which there was one."""
+        dropped = {place for place, name in enumerate(names) if pool.drop_copy(name)} if pool.extra else set()
+        last = [name for place, name in enumerate(names) if place not in dropped] if dropped else names
+        places = [place for place in range(len(names)) if place not in dropped]
+        keys = []
+        for place, name, key in zip(places, last, pool.keyed.take(last), strict=True):
+            if key is not None:
+                keys.append(key)
+                self._departed.remember(name, key)
+            elif name in pool.unkeyed:
+                pool.unkeyed.discard(name)
+                self._forget_orphan(name)
+            else:
+                continue
+            dropped.add(place)
+        self.claims.remove(keys, pool.tier)
+        return dropped
 
     def _forget_orphan(self, name: BlockHash) -> None:
         """A block waits for its parent only while some tier holds it."""

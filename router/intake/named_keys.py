@@ -53,6 +53,13 @@ class NamedKeys:
         self.set(name, key)
         return True
 
+    def take(self, names: Sequence[BlockHash]) -> list[int | None]:
+        """Take blocks out; their keys, None where one was not there."""
+        try:
+            return self._numbers.take(names)  # type: ignore[arg-type]  # refuses digests, having changed nothing
+        except TypeError:
+            return [self.pop(name) for name in names]
+
     def names(self) -> Iterator[BlockHash]:
         """All blocks, in no order."""
         yield from (name for name, _ in self._numbers.items())

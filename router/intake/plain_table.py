@@ -68,6 +68,11 @@ class Table:
                 others.append(place)
         return others
 
+    def take(self, keys: Sequence[int], /) -> list[int | None]:
+        """Take keys out; their values, None where one was not there."""
+        _require_words(keys)
+        return [self._values.pop(key, None) for key in keys]
+
     def find_all(self, keys: Sequence[int], /) -> bytes | None:
         """The values of keys as packed u64, or None where one is not there."""
         try:

@@ -62,6 +62,10 @@ class Tables(RuleBasedStateMachine):
         self.both(lambda table: table.fill(keys, 7))
         self.both(lambda table: table.drop(as_array(keys), 7))
 
+    @rule(keys=lists, form=st.sampled_from([list, as_array]))
+    def take(self, keys: list[int], form: Callable[[list[int]], Sequence[int]]) -> None:
+        self.both(lambda table: table.take(form(keys)))
+
     @rule(keys=lists)
     def find_all(self, keys: list[int]) -> None:
         self.both(lambda table: table.find_all(keys))
