@@ -15,8 +15,11 @@ from router.service import watching
 from router.trace.chunk import TraceFileError
 from router.trace.recorder import Recorder, recording
 from router.trace.records import FrameHeard, LaneNamed, Record, ReplicaSeen, StreamJoined, StreamLeft
+from router.trace.saying import say
 
 __all__ = ["RecordOptions", "run_record"]
+
+_COMMAND = "trace record"
 
 
 class RecordOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +63,7 @@ class _Watch:
                 self._say(f"{record.url} is {record.state}" + (f": {record.trouble}" if record.trouble else ""))
 
     def _say(self, line: str) -> None:
-        print(line, flush=True)
+        say(_COMMAND, line)
 
 
 def run_record(options: RecordOptions) -> int:
@@ -82,7 +85,7 @@ async def _record(options: RecordOptions) -> int:
         await _watch(options, recorder, watch)
         if watch.failure is not None:
             raise watch.failure
-    print(f"{watch.batches} batches recorded in {options.file}", flush=True)
+    say(_COMMAND, f"{watch.batches} batches recorded in {options.file}")
     return 0
 
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from router.replay import LaneRecord, lane_record
 from router.trace.pace import paced
 from router.trace.reader import TraceReader
 from router.trace.replayer import Replayer
+from router.trace.saying import say
 from router.trace.served_replay import ServeOptions, serve_trace
 
 __all__ = ["ReplayOptions", "run_replay_trace", "run_serve_trace"]
@@ -117,5 +119,5 @@ async def _serve(options: ServeOptions) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await serve_trace(options, stop=stop, say=lambda line: print(line, flush=True))
+    await serve_trace(options, stop=stop, say=partial(say, "trace replay"))
     return 0

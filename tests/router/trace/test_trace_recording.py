@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -156,6 +157,17 @@ async def test_trace_record_watches_and_ends_in_order(stage: Stage, tmp_path: Pa
     (lane,) = trace.lanes
     assert (lane.advertised_block_size, lane.width) == (16, 64)
     assert trace.matched_tokens(SHARED * 4)[lane.name] == 128
+
+
+def test_a_recorder_goes_on_where_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    path = tmp_path / "a.kvtrace"
+    command = [sys.executable, "-m", "router", "trace", "record", "--replica", "http://127.0.0.1:1", str(path)]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*command, "--seconds", "0.1"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, "kvsteer-router trace record: cannot print: No space left on device\n")
+    assert len(records(path, Began)) == 1
 
 
 def test_trace_record_that_cannot_write_says_so_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
