@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 import tokenizers
 
@@ -70,9 +69,10 @@ class SegmentedTokenizer:
         self.pieces_tokenized += len(missing)
         for piece, ids in new.items():
             self._cache.put(piece, ids)
-        return list(
-            chain.from_iterable(new[piece] if ids is None else ids for piece, ids in zip(pieces, found, strict=True))
-        )
+        whole = array("I")
+        for piece, known in zip(pieces, found, strict=True):
+            whole += new[piece] if known is None else known
+        return whole.tolist()
 
     def _encode(self, pieces: Sequence[_Piece]) -> list[array[int]]:
         """Ids of each piece, the token before it included."""
