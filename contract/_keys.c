@@ -194,7 +194,7 @@ done:
 
 /* Ids out of lists */
 
-enum { AHEAD = 16 };
+enum { AHEAD = 64 };
 
 /* The id that an object is, or a negative number where it is none that fits. Small ints are read without a call. */
 static inline long long id_of(PyObject *object)

@@ -16,7 +16,7 @@ from contract.hashing import Ids, block_keys, compact, namespace_key
 __all__ = ["BlockKeys", "Prompt"]
 
 _FIRST_CHUNK = 8
-_GROWTH = 4
+_GROWTH = 8
 _LARGEST_CHUNK = 512
 
 

@@ -111,17 +111,24 @@ class BlockIndex:
             if lane is not None:
                 found[handle] = _NO_MATCH
                 asked |= lane.claims.bit
-        found.update(self._held(prompt, asked))
+        self._find(prompt, asked, found)
         return found
 
     def holders(self, prompt: Prompt) -> dict[LaneHandle, Match]:
         """What lanes hold of the prompt, those left out that hold nothing of it: these cost nothing."""
-        return dict(self._held(prompt, _EVERYONE))
+        found: dict[LaneHandle, Match] = {}
+        self._find(prompt, _EVERYONE, found)
+        return found
 
     def holds(self, handle: LaneHandle, key: int) -> bool:
         """Whether a lane holds a block of this key, wherever it stands; not if the lane is gone."""
         lane = self._lanes.get(handle)
         return lane is not None and bool(self._holders.run([key], 0)[1] & lane.claims.bit)
+
+    def gpu_tokens(self, handle: LaneHandle) -> int:
+        """Tokens that a lane holds on its GPU; none if the lane is gone."""
+        lane = self._lanes.get(handle)
+        return 0 if lane is None else lane.gpu_blocks * (lane.width.current or 0)
 
     def blocks(self, handle: LaneHandle) -> list[BlockRow]:
         """Every block that the lane's engine holds, as far as its events tell, in no order."""
@@ -160,13 +167,13 @@ class BlockIndex:
         for lane in self._lanes.values():
             lane.check_invariants()
 
-    def _held(self, prompt: Prompt, asked: int) -> Iterator[tuple[LaneHandle, Match]]:
-        """What each of these lanes holds of the prompt, if anything."""
+    def _find(self, prompt: Prompt, asked: int, found: dict[LaneHandle, Match]) -> None:
+        """Note what each of these lanes holds of the prompt, if anything."""
         for (width, pairs), mask in self._shapes.items():
             if mask & asked:
                 keys = prompt.keys(width=width, pairs=pairs)
                 for dropped, depth in self._drops(keys, mask & asked):
-                    yield from self._matches(dropped, depth, keys, width)
+                    self._note(dropped, Match(depth * width, {_GPU: depth * width}), keys, width, found)
 
     def _drops(self, keys: BlockKeys, alive: int) -> Iterator[tuple[int, int]]:
         """Lanes, as a mask, that match no further, and the blocks that they do match, unless these are none."""
@@ -185,13 +192,12 @@ class BlockIndex:
         if depth:
             yield alive, depth
 
-    def _matches(self, lanes: int, depth: int, keys: BlockKeys, width: int) -> Iterator[tuple[LaneHandle, Match]]:
-        """What each of these lanes holds of a prompt: so many blocks, in whatever tiers."""
-        on_gpu = Match(depth * width, {_GPU: depth * width})
+    def _note(self, lanes: int, on_gpu: Match, keys: BlockKeys, width: int, found: dict[LaneHandle, Match]) -> None:
+        """What these lanes hold of a prompt: all as much, each in its own tiers; on the GPU one answer serves all."""
         while lanes:
             bit = lanes & -lanes
             handle, lane = self._by_bit[bit]
-            yield handle, on_gpu if lane.claims.all_on_gpu else _in_tiers(lane, depth, keys, width)
+            found[handle] = on_gpu if lane.claims.all_on_gpu else _in_tiers(lane, on_gpu.tokens // width, keys, width)
             lanes ^= bit
 
     def _enter(self, lane: LaneBlocks) -> None:
