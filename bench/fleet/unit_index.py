@@ -42,6 +42,10 @@ class UnitIndex(BlockIndex):
         """See `BlockIndex`."""
         return {lane: self._in_tokens(match) for lane, match in super().holders(prompt).items()}
 
+    def gpu_tokens(self, handle: LaneHandle) -> int:
+        """See `BlockIndex`."""
+        return super().gpu_tokens(handle) * self.block_tokens
+
     def _in_tokens(self, match: Match) -> Match:
         if not match.tokens:
             return match

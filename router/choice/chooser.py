@@ -8,6 +8,7 @@ heat of the prefix, the session's last lane, the policy. The clock is handed in.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from random import Random
@@ -94,10 +95,13 @@ class Chooser:
             self._heat.add(verdict.prefix, now=now)
         if self._index is not None and prompt is not None and chosen.width is not None:
             keys = prompt.keys(width=chosen.width, pairs=self._index.pairs(lane.handle))
-            holds = partial(self._index.holds, lane.handle)
-            self._residences.of(lane.handle).use(keys, width=chosen.width, holds=holds, now=now)
+            self._residences.of(lane.handle).use(keys, width=chosen.width, holds=partial(self._there, lane), now=now)
         if self._affinity is not None and session is not None:
             self._affinity.settle(session, url=lane.url, dp_rank=lane.dp_rank, now=now)
+
+    def _there(self, lane: LaneState, key: int) -> bool:
+        assert self._index is not None, "asked only of what events tell"
+        return self._index.holds(lane.handle, key) or key in lane.recent
 
     def _decide(self, question: _Question[L], policy: Policy, chance: Random) -> _Verdict[L]:
         prompt, tokens, now = question.prompt, question.prompt_tokens, question.now
@@ -129,7 +133,15 @@ class Chooser:
             return unseen(lanes)
         if self._index is None:
             return by_memory(prompt, lanes, now=now)
-        return by_events(prompt, lanes, matches, now=now)
+        return by_events(prompt, lanes, matches, lasts=partial(self._lasts, now=now), now=now)
+
+    def _lasts(self, lane: LaneState, *, now: float) -> float:
+        """What waits will bring as many tokens as it has uncached, and a full cache drops as many for them."""
+        assert self._index is not None, "asked only of what events tell"
+        if math.isinf(self._residences.age(lane.handle, now)):
+            return 1.0
+        room = self._index.gpu_tokens(lane.handle)
+        return max(1.0 - lane.load.queued_tokens / room, 0.0) if room else 1.0
 
     def _candidate(self, question: _Question[L], lane: L, sight: Sight) -> Candidate:
         now, load, pace = question.now, lane.load, lane.speed.pace(question.now)

@@ -19,7 +19,7 @@ class Considered(msgspec.Struct, Generic[L], frozen=True, kw_only=True):
     """One lane as it was judged.
 
     ``matched_tokens`` of the prompt are held there: the predicted hit. ``pending_tokens`` more are on their way, being
-    part of a prompt that was just sent. ``uncached_tokens`` are the rest.
+    part of a prompt that was just sent. ``uncached_tokens`` are the rest, and what is likely to be pushed out before.
     """
 
     lane: L
@@ -67,7 +67,7 @@ class Decision(Generic[L]):
             lane=self._lanes[place],
             width=sight.width,
             matched_tokens=sight.match.tokens,
-            pending_tokens=sight.held - sight.match.tokens,
+            pending_tokens=max(sight.held - sight.match.tokens, 0),
             tiers=sight.match.tiers,
             uncached_tokens=self._candidates[place].uncached_tokens,
             cost=score.cost,

@@ -47,7 +47,7 @@ DECODE_SECONDS = 0.002
 MAX_BUSY = 0.8
 """Busy shares above this count as this: the backlogs already say the rest, and the price must stay finite."""
 
-TIE_SHARE = 0.05
+TIE_SHARE = 0.02
 TIE_SECONDS = 0.0002
 """Costs this close to the lowest are equal: nothing here is known better than that."""
 

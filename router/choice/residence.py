@@ -22,12 +22,12 @@ SAMPLE_TOKENS = 1_024
 """From one sample to the next. The places are fixed, so prompts that share a prefix have its samples in common."""
 
 MAX_SAMPLES = 1_024
-"""A lane's, in 150 kB: a million tokens. A cache that holds more looks shorter of room than it is."""
-
-COMPUTED_SECONDS = 10.0
-"""Until then a key that is not held may still be on its way there."""
+"""A lane's, in 150 kB: a million tokens. A cache that holds more than that is never seen to drop anything."""
 
 MAX_LANES = 4_096
+
+YOUNG_SECONDS = 10.0
+"""A key used so lately is not taken for dropped: what was only just sent is held nowhere yet."""
 
 
 class Residence:
@@ -42,7 +42,7 @@ class Residence:
         return len(self._used)
 
     def use(self, keys: Keys, *, width: int, holds: Callable[[int], bool], now: float) -> None:
-        """A prompt with these block keys is sent there; ``holds`` tells whether a key is held there now."""
+        """A prompt with these block keys is sent there; ``holds``: whether a key is held there, or on its way."""
         step = max(1, SAMPLE_TOKENS // width)
         for place in range(step - 1, min(len(keys), step * MAX_SAMPLES), step):
             key = keys[place]
@@ -59,7 +59,7 @@ class Residence:
     def _forget_dropped(self, holds: Callable[[int], bool], now: float) -> None:
         while self._used:
             key, self._oldest = next(iter(self._used.items()))
-            if now - self._oldest < COMPUTED_SECONDS or holds(key):
+            if now - self._oldest < YOUNG_SECONDS or holds(key):
                 return
             del self._used[key]
             self._dropping = True

@@ -6,7 +6,7 @@ In a large fleet a prompt is looked at closely on a few lanes only: those where 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import nsmallest
 from random import Random
 from typing import Protocol, TypeVar
@@ -46,7 +46,7 @@ L = TypeVar("L", bound=LaneState)
 
 
 class Sight(msgspec.Struct, frozen=True, gc=False):
-    """``match`` is what the lane holds of a prompt, ``held`` that and what is on its way there."""
+    """``match`` is what the lane holds of a prompt now, ``held`` what it will when the prompt's turn comes."""
 
     width: int | None
     match: Match
@@ -58,9 +58,14 @@ def unseen(lanes: Sequence[LaneState]) -> Sequence[Sight]:
     return Lazily(len(lanes), lambda place: Sight(lanes[place].width, NO_MATCH, 0))
 
 
-def by_events(prompt: Prompt, lanes: Sequence[LaneState], matches: Matches, *, now: float) -> Sequence[Sight]:
-    """By what the index says, and what was just sent."""
-    return [_by_events(lane, prompt, matches.get(lane.handle, NO_MATCH), now) for lane in lanes]
+def by_events(
+    prompt: Prompt, lanes: Sequence[L], matches: Matches, *, lasts: Callable[[L], float], now: float
+) -> Sequence[Sight]:
+    """By what the index says, and what was just sent.
+
+    ``lasts``: the share of what a lane holds that what waits there will leave.
+    """
+    return [_by_events(lane, prompt, matches.get(lane.handle, NO_MATCH), lasts, now) for lane in lanes]
 
 
 def by_memory(prompt: Prompt, lanes: Sequence[LaneState], *, now: float) -> Sequence[Sight]:
@@ -68,8 +73,10 @@ def by_memory(prompt: Prompt, lanes: Sequence[LaneState], *, now: float) -> Sequ
     return [_by_memory(lane, prompt, now) for lane in lanes]
 
 
-def _by_events(lane: LaneState, prompt: Prompt, match: Match, now: float) -> Sight:
+def _by_events(lane: L, prompt: Prompt, match: Match, lasts: Callable[[L], float], now: float) -> Sight:
     width, held = lane.width, match.tokens
+    if held and lane.load.queued_tokens:
+        held = int(held * lasts(lane))
     if width is not None and len(lane.recent):
         held = max(held, lane.recent.match(prompt.keys(width=width), width=width, now=now, known=held))
     return Sight(width, match, held)
