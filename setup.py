@@ -12,6 +12,12 @@ setup(
             "router.intake._table", sources=["router/intake/_table.c"], extra_compile_args=["-O3"], optional=True
         ),
         Extension(
+            "engine.kernels._paged_decode",
+            sources=["engine/kernels/paged_decode.c"],
+            extra_compile_args=["-O3"],
+            optional=True,
+        ),
+        Extension(
             "engine.kernels._narrow_product",
             sources=["engine/kernels/narrow_product.c"],
             depends=["engine/kernels/narrow_panel.h"],

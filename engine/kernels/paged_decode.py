@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.cpu_attention import paged_decode_cpu
+from engine.kernels.paged_decode_compiled import is_usable, paged_decode_compiled
 
 __all__ = ["paged_decode", "paged_decode_reference"]
 
@@ -35,6 +36,8 @@ def paged_decode(
         from engine.kernels.paged_decode_triton import paged_decode_triton
 
         return paged_decode_triton(queries, keys, values, tables, lengths)
+    if is_usable(queries, keys):
+        return paged_decode_compiled(queries, keys, values, tables, lengths)
     if queries.device.type == "cpu":
         return paged_decode_cpu(queries, keys, values, tables, lengths)
     return paged_decode_reference(queries, keys, values, tables, lengths)

@@ -13,6 +13,7 @@ from torch import Tensor
 from engine.kernels.cpu_attention import extend_attention_cpu, paged_decode_cpu
 from engine.kernels.extend_attention import extend_attention_reference
 from engine.kernels.paged_decode import paged_decode_reference
+from engine.kernels.paged_decode_compiled import is_usable, paged_decode_compiled
 
 HEAD_DIM = 8
 seeds = st.integers(0, 2**32)
@@ -48,7 +49,34 @@ def test_decode_is_what_the_reference_says(lengths: list[int], shape: tuple[int,
     keys, values, tables = pool(lengths, page_size, kv_heads, generator)
     queries = torch.randn(len(lengths), kv_heads * group, HEAD_DIM, generator=generator)
     arguments = queries, keys, values, tables, torch.tensor(lengths)
-    assert_same(paged_decode_cpu(*arguments), paged_decode_reference(*arguments))
+    expected = paged_decode_reference(*arguments)
+    assert_same(paged_decode_cpu(*arguments), expected)
+    if is_usable(queries, keys):
+        assert_same(paged_decode_compiled(*arguments), expected)
+
+
+@pytest.mark.skipif(not is_usable(torch.zeros(1, 1, 8), torch.zeros(1, 1, 1, 8)), reason="the core is not there")
+@pytest.mark.parametrize("head_dim", [8, 64, 72, 136])
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_the_core_takes_heads_of_any_width_and_scores_of_any_size(head_dim: int, scale: float) -> None:
+    """Lengths around the tiles that it computes; large scores leave one key that counts, wherever it stands."""
+    generator = torch.Generator().manual_seed(head_dim)
+    lengths = torch.tensor([1, 63, 64, 65, 200, 0])
+    keys, values = (torch.randn(80, 16, 2, head_dim, generator=generator) for _ in range(2))
+    tables = torch.randperm(80, generator=generator)[:78].view(6, 13)
+    queries = scale * torch.randn(6, 6, head_dim, generator=generator)
+    assert is_usable(queries, keys)
+    found = paged_decode_compiled(queries, keys, values, tables, lengths)
+    expected = paged_decode_reference(queries.double(), keys.double(), values.double(), tables, lengths)
+    torch.testing.assert_close(found[0].double(), expected[0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found[1].double(), expected[1], atol=1e-4, rtol=1e-5)
+
+
+def test_the_core_is_not_used_for_what_it_does_not_take() -> None:
+    keys = torch.zeros(1, 1, 1, 12)
+    assert not is_usable(torch.zeros(1, 1, 12), keys)
+    assert not is_usable(torch.zeros(1, 1, 8, dtype=torch.bfloat16), torch.zeros(1, 1, 1, 8, dtype=torch.bfloat16))
+    assert not is_usable(torch.zeros(1, 65, 8), torch.zeros(1, 1, 1, 8))
 
 
 @given(tokens=st.integers(1, 40), context=st.integers(0, 40), shape=shapes, stride=st.integers(1, 3), seed=seeds)
