@@ -98,6 +98,8 @@ class LaneLoad:
 
     def waiting_tokens(self, now: float) -> float:
         """Uncached prompt tokens without a first token yet, whoever sent them."""
+        if self._surplus is _NO_SURPLUS:
+            return self.queued_tokens
         return self.queued_tokens + self.surplus(now).tokens
 
     def report(self, load: EngineLoad, *, now: float) -> None:
