@@ -106,7 +106,7 @@ def test_broken_bytes_are_left_to_the_tolerant_decoder_or_read_alike(event: Any,
     at, byte = data.draw(st.integers(0, len(payload) - 1)), data.draw(st.binary(min_size=1, max_size=1))
     for broken in (payload[:at], payload + byte, payload[:at] + byte + payload[at + 1 :]):
         found = read_plain_batch(broken)
-        assert found is None or found == tolerant(broken)
+        assert found is None or repr(found) == repr(tolerant(broken))  # a time may be NaN, which equals nothing
 
 
 def test_every_recorded_payload_is_read_alike_and_most_are_plain(golden_dir: Path) -> None:
