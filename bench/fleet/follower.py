@@ -1,7 +1,8 @@
 """A router's side of one lane: what its real stream tracking orders, done to its real index, on the virtual clock.
 
 Stands where the subscriber stands in a router, with a feed in the place of sockets: a replay is asked for over the same
-way as events come, so it takes two lags, and an engine that is away does not answer.
+way as events come, so it takes two lags, and an engine that is away does not answer. Lost trust is tried to win back in
+the subscriber's times, but not for ever, since a run must end.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Follower:
         self._handle = handle
         self._lag = lag
         self._wanted: AskReplay | None = None
+        self._pause = _LIMITS.recover
         self._recovering = False
 
     def connected(self) -> None:
@@ -56,9 +58,12 @@ class Follower:
                 case AskReplay():
                     self._wanted = action
                     self._clock.after(self._lag, partial(self._asked, action))
-        if not self.stream.trusted and not self._recovering:
+        if self.stream.trusted:
+            self._pause = _LIMITS.recover
+        elif not self._recovering and self._pause < _LIMITS.recover_most:
             self._recovering = True
-            self._clock.after(_LIMITS.recover, self._recover)
+            self._clock.after(self._pause, self._recover)
+            self._pause *= 2
 
     def _asked(self, wanted: AskReplay) -> None:
         """The request has reached the engine's end."""

@@ -17,7 +17,7 @@ from bench.fleet.simulation import SimFleet, simulate
 from bench.workloads.request import Ask, Workload
 
 MACHINE_METRICS = {"choice", "simulation"}
-TROUBLE: dict[str, Any] = {"lag": 0.3, "loss": 0.1, "restarts": 6, "away": 20.0, "routers": 2, "log_batches": 8}
+TROUBLE: dict[str, Any] = {"lag": 0.3, "loss": 0.1, "restarts": 6, "away": 20.0, "routers": 2, "log_batches": 2}
 
 
 def workload(*asks: Ask, block_tokens: int = 4) -> Workload:
