@@ -29,8 +29,8 @@ EXCEPTIONS = {("engine.__main__", "publisher")}
 # Library -> the only modules (glob patterns) that may import it.
 FENCES: dict[str, tuple[str, ...]] = {
     # The conformance listener must see frames as they come, where a subscriber repairs and drops what it gets; a trace
-    # is played to other people's routers as it was recorded, faults included, where a publisher would number it anew; an
-    # indexer is measured by frames that all lie ready.
+    # is played to other people's routers as it was recorded, faults included, where a publisher would number it anew;
+    # an indexer is measured by frames that all lie ready.
     "zmq": (
         "publisher.transport",
         "bench.index.wire_source",
