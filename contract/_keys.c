@@ -1,7 +1,7 @@
-/* The compiled core of contract.hashing: token ids out of lists, and the key chain over them.
+/* The compiled core of contract.hashing: token ids out of lists and out of JSON, and the key chain over them.
  *
  * Optional. Everything here answers as contract.plain_keys does, or None where it leaves the work to Python: big ids,
- * subclasses of int, anything that is no list. No state, no I/O.
+ * subclasses of int, anything that is no list, numbers that are not written as plain ints. No state, no I/O.
  *
  * XXH3 (64 bits, seeded) is written from the specification of xxHash 0.8; its constants are those of the specification.
  */
@@ -239,9 +239,102 @@ static PyObject *pack_list(PyObject *module, PyObject *list)
     return packed;
 }
 
+/* Ids out of JSON */
+
+#define EACH_BYTE 0x0101010101010101ULL
+enum { WORD = 8, MOST_DIGITS = 10 };
+
+static inline const uint8_t *after_space(const uint8_t *at, const uint8_t *end)
+{
+    while (at < end && (*at == ' ' || *at == '\n' || *at == '\t' || *at == '\r'))
+        at++;
+    return at;
+}
+
+/* Digits that a word of text begins with, 8 where it is nothing else. A byte is a digit where neither it nor 6 more
+ * leaves the sixteen values that begin with '0'; a carry out of a byte can only follow one that is no digit. */
+static inline int digits_in(uint64_t word)
+{
+    uint64_t high = 0xF0 * EACH_BYTE, zeros = '0' * EACH_BYTE;
+    uint64_t other = ((word & high) ^ zeros) | (((word + 6 * EACH_BYTE) & high) ^ zeros);
+    return other ? __builtin_ctzll(other) / 8 : WORD;
+}
+
+/* The number that the first 1 to 8 digits of a word are: neighbours are joined to pairs, fours, eight. */
+static inline uint32_t number_in(uint64_t word, int digits)
+{
+    word = (word & 0x0F * EACH_BYTE) << (64 - 8 * digits);
+    word = (word * 10 + (word >> 8)) & 0x00FF00FF00FF00FFULL;
+    word = (word * 100 + (word >> 16)) & 0x0000FFFF0000FFFFULL;
+    return (uint32_t)(word * 10000 + (word >> 32));
+}
+
+/* Reads an int without a sign; where it ends, or NULL where there is none, or one that is too long or begins with 0. */
+static inline const uint8_t *read_number(const uint8_t *at, const uint8_t *end, uint64_t *value)
+{
+    if (end - at >= WORD) {
+        uint64_t word = read64(at);
+        int digits = digits_in(word);
+        if (digits > 0 && digits < WORD) {
+            *value = number_in(word, digits);
+            return digits > 1 && *at == '0' ? NULL : at + digits;
+        }
+    }
+    const uint8_t *start = at;
+    for (*value = 0; at < end && *at >= '0' && *at <= '9' && at - start < MOST_DIGITS; at++)
+        *value = 10 * *value + (*at - '0');
+    return at == start || (*start == '0' && at - start > 1) ? NULL : at;
+}
+
+/* Ids of a JSON array, written to out, which has room for one for every two bytes; -1 where it is not as it should be. */
+static Py_ssize_t read_array(const uint8_t *at, const uint8_t *end, uint64_t below, uint32_t *out)
+{
+    Py_ssize_t count = 0;
+    at = after_space(at, end);
+    if (at == end || *at != '[')
+        return -1;
+    do {
+        uint64_t value;
+        at = read_number(after_space(at + 1, end), end, &value);
+        if (at == NULL || value >= below)
+            return -1;
+        out[count++] = (uint32_t)value;
+        at = after_space(at, end);
+    } while (at < end && *at == ',');
+    return at < end && *at == ']' && after_space(at + 1, end) == end ? count : -1;
+}
+
+PyDoc_STRVAR(read_ids_doc, "read_ids(json, below)\n--\n\n"
+"A JSON array of at least one id as packed u32, or None unless each is an int in [0, below).");
+
+static PyObject *read_ids(PyObject *module, PyObject *args)
+{
+    Py_buffer json;
+    Py_ssize_t below;
+    if (!PyArg_ParseTuple(args, "y*n:read_ids", &json, &below))
+        return NULL;
+    uint64_t limit = below < 0 ? 0 : below > UINT32_MAX ? (uint64_t)UINT32_MAX + 1 : (uint64_t)below;
+    PyObject *packed = PyBytes_FromStringAndSize(NULL, 4 * (json.len / 2));
+    Py_ssize_t count = -1;
+    if (packed != NULL) {
+        const uint8_t *text = json.buf;
+        count = read_array(text, text + json.len, limit, (uint32_t *)PyBytes_AS_STRING(packed));
+    }
+    PyBuffer_Release(&json);
+    if (packed == NULL)
+        return NULL;
+    if (count < 0) {
+        Py_DECREF(packed);
+        Py_RETURN_NONE;
+    }
+    _PyBytes_Resize(&packed, 4 * count);
+    return packed;
+}
+
 static PyMethodDef METHODS[] = {
     {"chain", chain, METH_VARARGS, chain_doc},
     {"pack_list", pack_list, METH_O, pack_list_doc},
+    {"read_ids", read_ids, METH_VARARGS, read_ids_doc},
     {NULL},
 };
 

@@ -26,7 +26,17 @@ from xxhash import xxh3_64_intdigest
 
 from contract import keys_core
 
-__all__ = ["Ids", "TokenIdError", "block_key", "block_keys", "compact", "extend_key", "namespace_key", "pack_tokens"]
+__all__ = [
+    "Ids",
+    "TokenIdError",
+    "block_key",
+    "block_keys",
+    "compact",
+    "extend_key",
+    "namespace_key",
+    "pack_tokens",
+    "read_ids",
+]
 
 Ids: TypeAlias = "array[int] | list[int]"
 """Token ids as ``compact`` makes them."""
@@ -88,12 +98,25 @@ def extend_key(key: int, extra: object) -> int:
     return xxh3_64_intdigest(_ENCODE(extra), key)
 
 
+def read_ids(json: bytes, *, below: int) -> array[int] | None:
+    """Compact ids out of a JSON array, without an object for each; None unless it holds some, all in [0, ``below``).
+
+    None may also be the answer to ids in range that are written in an unusual way.
+    """
+    packed = keys_core.read_ids(json, below)
+    return None if packed is None else array(_U32, packed)
+
+
 def compact(tokens: Sequence[int]) -> Ids:
     """Ids as u32 where all fit, so that every later slice and hash is a copy of memory; else a list.
+
+    What is compact already is given back, not copied.
 
     Raises:
         TokenIdError: an id is negative or above 2**64-1.
     """
+    if isinstance(tokens, array) and tokens.typecode == _U32:
+        return tokens
     packed = keys_core.pack_list(tokens)
     if packed is not None:
         return array(_U32, packed)
@@ -110,7 +133,7 @@ def block_keys(tokens: Sequence[int], *, width: int, parent: int = 0) -> array[i
     Raises:
         TokenIdError: an id is negative or above 2**64-1.
     """
-    ids = tokens if isinstance(tokens, array) and tokens.typecode == _U32 else compact(tokens)
+    ids = compact(tokens)
     if isinstance(ids, array):
         return array(_U64, keys_core.chain(ids, width, parent))
     keys = array(_U64)

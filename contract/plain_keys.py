@@ -5,12 +5,18 @@ Ids travel packed as u32, keys as u64, both as this machine writes them.
 
 from __future__ import annotations
 
+import functools
 import sys
 from array import array
+from typing import Annotated, Any
 
+import msgspec
 from xxhash import xxh3_64_intdigest
 
-__all__ = ["chain", "pack_list"]
+__all__ = ["chain", "pack_list", "read_ids"]
+
+MAX_DECODERS = 16
+"""One for each size of vocabulary; fleets have few."""
 
 
 def chain(ids: bytes | array[int], width: int, parent: int, /) -> bytes:
@@ -38,3 +44,18 @@ def pack_list(ids: object, /) -> bytes | None:
         return array("I", ids).tobytes()
     except (OverflowError, TypeError):
         return None
+
+
+def read_ids(json: bytes, below: int, /) -> bytes | None:
+    """A JSON array of at least one id, or None unless each is an int in [0, ``below``)."""
+    try:
+        return array("I", _decoder(below).decode(json)).tobytes()
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError):
+        return None
+
+
+@functools.lru_cache(MAX_DECODERS)
+def _decoder(below: int) -> msgspec.json.Decoder[list[int]]:
+    """The range is checked while the ids are read, which costs nothing."""
+    ids: Any = list.__class_getitem__(Annotated[int, msgspec.Meta(ge=0, lt=below)])
+    return msgspec.json.Decoder(Annotated[ids, msgspec.Meta(min_length=1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from array import array
 from typing import Any
@@ -20,6 +21,12 @@ words = st.integers(0, 2**64 - 1)
 ids = st.integers(0, 2**32 - 1)
 wire_ints = st.one_of(
     st.integers(-(2**63), 2**64 - 1), *(st.integers(-(2**bits), 2**bits) for bits in (5, 7, 8, 16, 32))
+)
+spaces = st.text(" \t\r\n", max_size=2)
+numbers = st.one_of(
+    ids.map(str),
+    st.sampled_from(["", "-0", "-1", "00", "07", "1.0", "1e3", "1E0", "+1", "0x1", "1_0", "4294967296", "9" * 30]),
+    st.sampled_from(["1 2", "null", "true", "NaN", '"1"', "[1]", "{}", "\x0b1", "\xa01", "\u0661", "1\x00", ":"]),
 )
 anything = st.one_of(wire_ints, st.booleans(), st.none(), st.floats(allow_nan=False), st.binary(), st.text())
 
@@ -52,3 +59,34 @@ def test_ids_are_packed_alike(given_ids: Any) -> None:
 def test_a_block_of_no_ids_is_refused(width: int) -> None:
     with pytest.raises(ValueError, match=rf"width of {width}"):
         compiled.chain(b"", width, 0)
+
+
+@given(st.lists(ids, min_size=1, max_size=30), spaces, st.sampled_from([None, 2**32, 2**31, 1000]))
+def test_arrays_of_ids_are_read_however_they_are_spaced(tokens: list[int], space: str, below: int | None) -> None:
+    text = space + json.dumps(tokens, separators=(space + "," + space, ":")) + space
+    limit = max(tokens) + 1 if below is None else below
+    expected = array("I", tokens).tobytes() if max(tokens) < limit else None
+    assert compiled.read_ids(text.encode(), limit) == plain_keys.read_ids(text.encode(), limit) == expected
+
+
+@given(
+    st.lists(st.tuples(spaces, numbers, spaces).map("".join), max_size=5).map(",".join),
+    st.sampled_from(["[", "", " [", "[[", "{", "[,"]),
+    st.sampled_from(["]", "", "] ", "]]", "}", ",]", "]x", "]\x00"]),
+    st.sampled_from([2**32, 2**31, 10, 0, -1]),
+)
+def test_unusual_json_is_left_to_python_or_read_alike(inner: str, begin: str, end: str, below: int) -> None:
+    text = f"{begin}{inner}{end}".encode()
+    assert compiled.read_ids(text, below) in (None, plain_keys.read_ids(text, below))
+
+
+@given(st.binary(max_size=12), st.booleans())
+def test_any_bytes_are_left_to_python_or_read_alike(data: bytes, closed: bool) -> None:
+    text = b"[1," + data + b"]" * closed
+    assert compiled.read_ids(text, 2**32) in (None, plain_keys.read_ids(text, 2**32))
+
+
+def test_every_cut_of_an_array_is_no_array() -> None:
+    text = b"[0, 7,12345678 ,4294967295,3]"
+    assert compiled.read_ids(text, 2**32) == array("I", [0, 7, 12345678, 2**32 - 1, 3]).tobytes()
+    assert [cut for cut in range(len(text)) if compiled.read_ids(text[:cut], 2**32) is not None] == []
