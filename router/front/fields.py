@@ -1,25 +1,20 @@
 """The fields of a request's body that a router looks at, as they are in JSON. What they mean is said elsewhere.
 
-A body of the usual kind, one prompt of text or of token ids in range, is decoded in one pass over its bytes. Everything
-else is decoded with its prompt left as JSON, to be judged piece by piece.
+Prompts are left as JSON: what they hold is most of a body, and how it is best read depends on what it is.
 """
 
 from __future__ import annotations
 
-import functools
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from router.front.errors import invalid
 
-__all__ = ["MAX_TOKEN_ID", "Fields", "RawFields", "UsualFields", "decode_fields", "decode_usual"]
+__all__ = ["MAX_TOKEN_ID", "Fields", "RawFields", "decode_fields"]
 
 MAX_TOKEN_ID = 2**31 - 1
 """Engines hold ids as signed 32-bit numbers at least; no vocabulary comes near."""
-
-MAX_DECODERS = 16
-"""One for each size of vocabulary; fleets have few."""
 
 _ABSENT = msgspec.Raw()
 
@@ -61,14 +56,6 @@ class RawFields(Fields):
     input_ids: msgspec.Raw = _ABSENT
 
 
-class UsualFields(Fields):
-    """One prompt of text or token ids."""
-
-    prompt: str | list[int] | None = None
-    text: str | None = None
-    input_ids: list[int] | None = None
-
-
 _RAW = msgspec.json.Decoder(RawFields)
 
 
@@ -86,21 +73,3 @@ def decode_fields(body: bytes) -> RawFields:
         raise invalid(f"the body is not JSON: {error}", code="invalid_json") from None
     except RecursionError:
         raise invalid("the body is not JSON that can be read: nested too deeply", code="invalid_json") from None
-
-
-def decode_usual(body: bytes, *, ids_below: int) -> UsualFields | None:
-    """Decode a body of the usual kind whose ids are all in [0, ``ids_below``); None for every other."""
-    try:
-        return _usual_decoder(ids_below).decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-@functools.lru_cache(MAX_DECODERS)
-def _usual_decoder(ids_below: int) -> msgspec.json.Decoder[UsualFields]:
-    """The range is checked while the ids are read, which costs nothing."""
-    ids: Any = list.__class_getitem__(Annotated[int, msgspec.Meta(ge=0, lt=ids_below)])
-    kind = msgspec.defstruct(
-        "UsualFields", [("prompt", str | ids | None, None), ("input_ids", ids | None, None)], bases=(UsualFields,)
-    )
-    return msgspec.json.Decoder(kind)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 
+from contract.hashing import read_ids
 from router.choice.texts import Chat, Text
 from router.front.errors import invalid
-from router.front.fields import MAX_TOKEN_ID, RawFields, UsualFields
+from router.front.fields import MAX_TOKEN_ID, RawFields
 from router.front.route import Route
 
 __all__ = ["is_given", "read_prompts", "usual_prompt"]
@@ -22,22 +24,18 @@ class _Message(msgspec.Struct):
     content: Any = None
 
 
+_TEXT = msgspec.json.Decoder(str)
 _IDS = msgspec.json.Decoder(Annotated[list[_TokenId], msgspec.Meta(min_length=1)])
 _PROMPT = msgspec.json.Decoder(str | list[str | _TokenId | list[_TokenId]])
 _MESSAGES = msgspec.json.Decoder(Annotated[list[_Message], msgspec.Meta(min_length=1)])
 
 
-def usual_prompt(route: Route, fields: UsualFields, *, max_ids: int) -> list[int] | str | None:
-    """The one prompt that is there; None where that is not so, or where it must be refused."""
-    if route is Route.COMPLETIONS:
-        prompt = fields.prompt
-    elif fields.text is None or fields.input_ids is None:
-        prompt = fields.input_ids if fields.text is None else fields.text
-    else:
+def usual_prompt(route: Route, fields: RawFields, *, max_ids: int, ids_below: int) -> array[int] | str | None:
+    """The one prompt, a text or ids below ``ids_below``; None for all other bodies, also those to be refused."""
+    text, ids = (fields.prompt, fields.prompt) if route is Route.COMPLETIONS else (fields.text, fields.input_ids)
+    if text is not ids and is_given(text) and is_given(ids):
         return None
-    if not prompt or (isinstance(prompt, list) and len(prompt) > max_ids):
-        return None
-    return prompt
+    return _one_text(bytes(text)) or _one_list(bytes(ids), max_ids=max_ids, ids_below=ids_below)
 
 
 def read_prompts(route: Route, fields: RawFields, *, max_ids: int) -> Sequence[list[int] | Text]:
@@ -78,11 +76,23 @@ def _chat(fields: RawFields) -> Chat:
     return Chat(messages=fields.messages, **{name: raw for name, raw in optional.items() if is_given(raw)})
 
 
+def _one_text(json: bytes) -> str | None:
+    try:
+        return _TEXT.decode(json) if json.startswith(b'"') else None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _one_list(json: bytes, *, max_ids: int, ids_below: int) -> array[int] | None:
+    ids = read_ids(json, below=ids_below) if json.startswith(b"[") else None
+    return None if ids is None or len(ids) > max_ids else ids
+
+
 def _texts_or_ids(raw: msgspec.Raw, name: str, max_ids: int) -> Sequence[list[int] | str]:
     """One prompt or several, of either kind, never of both."""
     _check_count(bytes(raw), name, max_ids)
     try:
-        return [_IDS.decode(raw)]  # the usual case, in one pass over the ids
+        return [_IDS.decode(raw)]
     except (msgspec.MsgspecError, UnicodeDecodeError):
         pass
     try:

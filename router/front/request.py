@@ -7,13 +7,14 @@ the body is the engine's to judge.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Sequence
 
 import msgspec
 
-from router.choice.texts import Text
+from router.choice.texts import Chat, Text
 from router.front.errors import invalid
-from router.front.fields import MAX_TOKEN_ID, Fields, decode_fields, decode_usual
+from router.front.fields import MAX_TOKEN_ID, Fields, decode_fields
 from router.front.prompts import is_given, read_prompts, usual_prompt
 from router.front.route import Route
 
@@ -73,12 +74,11 @@ def parse_request(
     Raises:
         ApiError: 400, naming the field.
     """
-    if route is not Route.CHAT and len(body) <= USUAL_BYTES:
-        usual = decode_usual(body, ids_below=ids_below)
-        prompt = None if usual is None else usual_prompt(route, usual, max_ids=max_ids)
-        if usual is not None and prompt is not None:
-            return _routed(route, body, usual, [prompt], pinned=pinned, ids_below=ids_below)
     fields = decode_fields(body)
+    if route is not Route.CHAT and len(body) <= USUAL_BYTES:
+        prompt = usual_prompt(route, fields, max_ids=max_ids, ids_below=ids_below)
+        if prompt is not None:
+            return _routed(route, body, fields, [prompt], pinned=pinned, ids_below=ids_below)
     prompts = read_prompts(route, fields, max_ids=max_ids)
     return _routed(route, body, fields, prompts, pinned=pinned, ids_below=ANY_ID)
 
@@ -116,19 +116,19 @@ def _routed(
     route: Route,
     body: bytes,
     fields: Fields,
-    prompts: Sequence[list[int] | Text],
+    prompts: Sequence[array[int] | list[int] | Text],
     *,
     pinned: str | None,
     ids_below: int,
 ) -> RoutedRequest:
     first, options = prompts[0], fields.stream_options
-    ids = isinstance(first, list)
+    text = first if isinstance(first, str | Chat) else None
     return RoutedRequest(
         route=route,
         body=body,
         model=fields.model if route is not Route.GENERATE else None,
-        tokens=first if isinstance(first, list) else None,
-        text=None if isinstance(first, list) else first,
+        tokens=None if isinstance(first, str | Chat) else first,
+        text=text,
         prompts=len(prompts),
         ids_below=ids_below,
         stream=fields.stream is True,
@@ -139,7 +139,7 @@ def _routed(
         lora_name=_name(fields.lora_path),
         dp_rank=_rank(pinned, fields),
         session_id=_name(fields.session_id),
-        usual_text=not ids and _usual(route, fields),
+        usual_text=text is not None and _usual(route, fields),
         replaceable=isinstance(first, str) and len(prompts) == 1 and not (fields.echo or fields.suffix),
     )
 

@@ -24,6 +24,10 @@ def parse(route: Route, body: Any, pinned: str | None = None) -> RoutedRequest:
     return parse_request(route, raw, max_ids=MAX_IDS, pinned=pinned)
 
 
+def ids_of(request: RoutedRequest) -> list[int] | None:
+    return None if request.tokens is None else list(request.tokens)
+
+
 def refused(route: Route, body: Any) -> ApiError:
     with pytest.raises(ApiError) as caught:
         parse(route, body)
@@ -42,12 +46,12 @@ def refused(route: Route, body: Any) -> ApiError:
 )
 def test_the_four_shapes_of_a_completion_prompt(body: Any, tokens: Any, text: Any, prompts: int) -> None:
     request = parse(Route.COMPLETIONS, {"model": "m", **body})
-    assert (request.tokens, request.text, request.prompts, request.model) == (tokens, text, prompts, "m")
+    assert (ids_of(request), request.text, request.prompts, request.model) == (tokens, text, prompts, "m")
 
 
 def test_generate_takes_text_or_ids_and_names_no_model() -> None:
     request = parse(Route.GENERATE, {"model": "ignored", "input_ids": [1, 2], "text": None, "lora_path": "tuned"})
-    assert (request.tokens, request.model, request.lora_name) == ([1, 2], None, "tuned")
+    assert (ids_of(request), request.model, request.lora_name) == ([1, 2], None, "tuned")
     assert parse(Route.GENERATE, {"text": "abc"}).text == "abc"
 
 
@@ -203,7 +207,7 @@ def test_a_guess_at_the_vocabulary_is_noted_where_it_holds_and_changes_nothing_e
     held = parse_request(Route.COMPLETIONS, raw, max_ids=MAX_IDS, ids_below=10)
     broken = parse_request(Route.COMPLETIONS, raw, max_ids=MAX_IDS, ids_below=9)
     assert (held.ids_below, broken.ids_below) == (10, ANY_ID)
-    assert held.tokens == broken.tokens == [5, 9, 7]
+    assert ids_of(held) == ids_of(broken) == [5, 9, 7]
 
 
 @pytest.mark.parametrize("shape", [lambda ids: ids, lambda ids: [ids[:3], ids[3:]]])
@@ -226,3 +230,16 @@ def test_a_rank_travels_in_the_body_of_generate_only() -> None:
     assert json.loads(upstream_body(request, dp_rank=2)) == {"input_ids": [1], "stream": True, "routed_dp_rank": 2}
     assert upstream_body(request, dp_rank=None) is request.body
     assert msgspec.json.decode(upstream_body(parse(Route.COMPLETIONS, {"prompt": "a"}), dp_rank=2)) == {"prompt": "a"}
+
+
+@pytest.mark.parametrize(
+    ("body", "tokens"),
+    [
+        (b'{"prompt":[1,2],"prompt":[3,4]}', [3, 4]),
+        (b'{"x":{"prompt":[1,2]},"prompt":[3,4]}', [3, 4]),
+        (b'{"prompt":[3 ,\t4\n] }', [3, 4]),
+        (b'{"prompt":[-0,3,4]}', [0, 3, 4]),
+    ],
+)
+def test_ids_are_those_that_the_body_says_however_it_says_them(body: bytes, tokens: list[int]) -> None:
+    assert ids_of(parse(Route.COMPLETIONS, body)) == tokens
