@@ -37,7 +37,7 @@ __all__ = ["KvAware"]
 
 WORK_PRICE = 1.0
 COPY_PRICE = 3.0
-ROOM_PRICE = 1.0
+ROOM_PRICE = 3.0
 """Seconds of waiting that saving a second of prefill is worth: always, where nobody else will use what it computes, and
 where the cache is shortest of room."""
 

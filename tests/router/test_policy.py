@@ -125,12 +125,13 @@ def test_a_copy_that_others_ask_for_is_cheap_and_one_that_nobody_does_is_not() -
 
 
 def test_what_nobody_holds_goes_where_the_cache_keeps_things_longest() -> None:
-    """Between idle lanes; and it is no reason to leave a holder, or to wait."""
+    """Between idle lanes; and it is no reason to leave a holder, or to wait longer than the room is worth."""
     crowded, roomy, fresh = lane(cache_age=20.0), lane(cache_age=300.0), lane()
     assert choose("kv", crowded, roomy) == 1
     assert choose("kv", crowded, roomy, fresh) == 2
     assert choose("kv", holder(800, cache_age=20.0), fresh) == 0
-    assert choose("kv", crowded, lane(waiting_tokens=2000, in_flight=1)) == 0
+    assert choose("kv", crowded, lane(waiting_tokens=2500, in_flight=1)) == 1
+    assert choose("kv", crowded, lane(waiting_tokens=3500, in_flight=1)) == 0
     assert terms(roomy, crowded)["room"] == terms(fresh, crowded)["room"] == 0.0
 
 
