@@ -1,9 +1,9 @@
 """One simulated replica: the real prefix cache under a prefill server of one prompt at a time, then decodes beside it.
 
 A block of the workload is a token of the cache, whose blocks are one token wide. A prompt is looked up when its prefill
-begins; what it uses stays pinned until its answer ends. What is evicted for it is announced at once, as engines do behind
-the first of a prompt's steps, and what is computed when the prefill ends. Answers take room of their own nowhere: a later
-prompt brings their tokens.
+begins; what it uses stays pinned until its answer ends. What is evicted for it is announced at once, as engines do
+behind the first of a prompt's steps, and what is computed when the prefill ends. Answers take room of their own nowhere:
+a later prompt brings their tokens.
 """
 
 from __future__ import annotations
