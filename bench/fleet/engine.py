@@ -2,8 +2,8 @@
 
 A block of the workload is a token of the cache, whose blocks are one token wide. A prompt is looked up when its prefill
 begins; what it uses stays pinned until its answer ends. What is evicted for it is announced at once, as engines do
-behind the first of a prompt's steps, and what is computed when the prefill ends. Answers take room of their own nowhere:
-a later prompt brings their tokens.
+behind the first of a prompt's steps, and what is computed when the prefill ends. Answers take room of their own
+nowhere: a later prompt brings their tokens.
 """
 
 from __future__ import annotations
