@@ -23,6 +23,7 @@ from bench.demo.run import PolicyRun, run_policies
 from bench.demo.scenario import FleetError, Scenario
 from bench.demo.show import comparison, report_table
 from bench.demo.trace import TraceScenario
+from bench.flag_values import above, at_least
 from bench.router_view import RouterError
 from bench.texts import find_texts
 
@@ -43,11 +44,11 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--trace", type=Path, metavar="FILE", help="play a Mooncake-format trace on sim replicas")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the output of every process here")
     fleets = f"{ChatScenario.replicas}, with a trace {TraceScenario.replicas}"
-    parser.add_argument("--replicas", type=_count, help=f"engine replicas (default: {fleets})")
+    parser.add_argument("--replicas", type=at_least(1), help=f"engine replicas (default: {fleets})")
     parser.add_argument("--seed", type=int, help=f"seed of workload and router (default: {ChatScenario.seed})")
     shares = f"{ChatScenario.cache_share:g}, with a trace {TraceScenario.cache_share:g}"
     parser.add_argument(
-        "--cache-share", type=_positive, help=f"cache of a replica per token in use (default: {shares})"
+        "--cache-share", type=above(0.0), help=f"cache of a replica per token in use (default: {shares})"
     )
     _add_chat_flags(parser.add_argument_group("without a trace"))
     _add_trace_flags(parser.add_argument_group("with a trace"))
@@ -60,30 +61,22 @@ def _add_chat_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--texts", type=Path, metavar="FILE", help=texts)
     tiny, smollm2 = TINY.shape, SMOLLM2.shape
     counts = f"(default: {tiny.conversations}, on smollm2 {smollm2.conversations})"
-    group.add_argument("--conversations", type=_count, help=counts)
+    group.add_argument("--conversations", type=at_least(1), help=counts)
     turns = f"turns of each (default: {tiny.turns}, on smollm2 {smollm2.turns})"
-    group.add_argument("--turns", type=_count, help=turns)
+    group.add_argument("--turns", type=at_least(1), help=turns)
 
 
 def _add_trace_flags(group: argparse._ArgumentGroup) -> None:
     default = TraceScenario
     rows = f"how many of the trace's first rows are played (default: {default.first_rows})"
-    group.add_argument("--requests", type=_count, dest="first_rows", help=rows)
-    group.add_argument("--speedup", type=_positive, help=f"divides the timestamps (default: {default.speedup:g})")
-    group.add_argument("--max-input", type=_count, help=f"longer prompts are skipped (default: {default.max_input})")
-    group.add_argument("--max-output", type=_count, help=f"answers are cut to this (default: {default.max_output})")
-
-
-def _count(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
-def _positive(text: str) -> float:
-    if not 0 < (value := float(text)) < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
-    return value
+    group.add_argument("--requests", type=at_least(1), dest="first_rows", help=rows)
+    group.add_argument("--speedup", type=above(0.0), help=f"divides the timestamps (default: {default.speedup:g})")
+    group.add_argument(
+        "--max-input", type=at_least(1), help=f"longer prompts are skipped (default: {default.max_input})"
+    )
+    group.add_argument(
+        "--max-output", type=at_least(1), help=f"answers are cut to this (default: {default.max_output})"
+    )
 
 
 def make_scenario(args: argparse.Namespace) -> Scenario:

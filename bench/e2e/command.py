@@ -15,6 +15,7 @@ from bench.e2e.outcome import Outcome, figures
 from bench.e2e.run import RunError, play_behind
 from bench.e2e.scene import Scene, SceneError
 from bench.figures import as_json, as_text
+from bench.flag_values import above, at_least
 from bench.router.lineup import LineupError, add_only_flag, line_up
 from bench.router.routers import KVSTEER, SMG, VLLM_ROUTER, Router
 from bench.workloads.choose import Reading, generated_workload, open_workload
@@ -38,28 +39,16 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     """Add ``e2e`` to the commands."""
     parser = commands.add_parser("e2e", help="play a workload behind each router in turn, on one fleet of sim engines")
     parser.add_argument("--trace", type=Path, nargs="+", help="recorded workload (default: one made from the seed)")
-    parser.add_argument("--requests", type=_count, default=800, help="the first so many are played (default: 800)")
-    parser.add_argument("--seconds", type=_positive, default=30.0, help="they are played within (default: 30)")
-    parser.add_argument("--load", type=_positive, default=0.8, help="busy share without any hit (default: 0.8)")
-    parser.add_argument("--cache-share", type=_positive, default=0.08, help="of all tokens, a cache's (default: 0.08)")
-    parser.add_argument("--replicas", type=_count, default=8, help="engines (default: 8)")
-    parser.add_argument("--runs", type=_count, default=1, help="figures are medians of so many (default: 1)")
+    parser.add_argument("--requests", type=at_least(1), default=800, help="the first so many are played (default: 800)")
+    parser.add_argument("--seconds", type=above(0.0), default=30.0, help="they are played within (default: 30)")
+    parser.add_argument("--load", type=above(0.0), default=0.8, help="busy share without any hit (default: 0.8)")
+    parser.add_argument("--cache-share", type=above(0.0), default=0.08, help="of all tokens, a cache's (default: 0.08)")
+    parser.add_argument("--replicas", type=at_least(1), default=8, help="engines (default: 8)")
+    parser.add_argument("--runs", type=at_least(1), default=1, help="figures are medians of so many (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="of the workload and its texts (default: 0)")
     add_only_flag(parser, _ROUTERS)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=_run)
-
-
-def _count(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
-def _positive(text: str) -> float:
-    if not 0 < (value := float(text)) < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be above 0, got {value}")
-    return value
 
 
 def _run(args: argparse.Namespace) -> int:

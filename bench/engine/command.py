@@ -8,6 +8,7 @@ import os
 import sys
 
 from bench.figures import as_json, as_text
+from bench.flag_values import at_least
 from bench.smollm2 import FOLDER
 from engine.huge_pages import ask_for_huge_pages
 from engine.model.config import TINY, ModelError
@@ -21,27 +22,15 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--model-path", default=str(FOLDER), help="a folder, or tiny (default: SmolLM2 where `make model` put it)"
     )
-    parser.add_argument("--prompt-tokens", type=_many, default=256, help="of each prompt (default: 256)")
-    parser.add_argument("--new-tokens", type=_many, default=32, help="of each answer (default: 32)")
-    parser.add_argument("--runs", type=_count, default=3, help="figures are medians of so many (default: 3)")
+    parser.add_argument("--prompt-tokens", type=at_least(2), default=256, help="of each prompt (default: 256)")
+    parser.add_argument("--new-tokens", type=at_least(2), default=32, help="of each answer (default: 32)")
+    parser.add_argument("--runs", type=at_least(1), default=3, help="figures are medians of so many (default: 3)")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts (default: 0)")
     parser.add_argument(
         "--cpu-time", action="store_true", help="seconds are CPU seconds, for machines that others keep busy"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=_run)
-
-
-def _count(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
-def _many(text: str) -> int:
-    if (value := int(text)) < 2:
-        raise argparse.ArgumentTypeError(f"must be at least 2, got {value}")
-    return value
 
 
 def _run(args: argparse.Namespace) -> int:

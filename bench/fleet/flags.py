@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from bench.flag_values import above, at_least, between
 from bench.fleet.plan import FleetPlan
 from bench.fleet.policies.registry import ENTRIES, SHOWN
 from bench.workloads.generated import Shape
@@ -24,7 +25,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add every flag to a command."""
     source = parser.add_argument_group("workload")
     source.add_argument("--trace", nargs="+", type=Path, metavar="FILE", help="recorded requests (default: made up)")
-    source.add_argument("--block-tokens", type=_at_least(1), metavar="N", help="tokens a block (default: the trace's)")
+    source.add_argument("--block-tokens", type=at_least(1), metavar="N", help="tokens a block (default: the trace's)")
     source.add_argument(
         "--tokenizer",
         type=Path,
@@ -35,23 +36,23 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--shape", type=_shape, default=Shape(), metavar="JSON", help="of made-up requests: '{\"requests\": 100000}'"
     )
     fleet = parser.add_argument_group("fleet")
-    _add(fleet, "replicas", _at_least(1), "caches, each with a prefill server of its own")
-    _add(fleet, "blocks", _at_least(1), "blocks of each cache")
-    _add(fleet, "load", _between(0.0, math.inf), "busy share of the replicas if nothing were cached")
+    _add(fleet, "replicas", at_least(1), "caches, each with a prefill server of its own")
+    _add(fleet, "blocks", at_least(1), "blocks of each cache")
+    _add(fleet, "load", above(0.0), "busy share of the replicas if nothing were cached")
     fleet.add_argument(
         "--speeds", type=_speeds, default=USUAL.speeds, metavar="S,S,...", help="relative, repeated over the replicas"
     )
-    _add(fleet, "decode-cost", _between(0.0, math.inf, low_too=True), "prompt tokens as slow as an output token")
+    _add(fleet, "decode-cost", between(0.0, math.inf, low_too=True), "prompt tokens as slow as an output token")
     fleet.add_argument("--lag", type=_milliseconds, default=USUAL.lag, metavar="MS", help="of events (default: 0)")
-    _add(fleet, "loss", _between(0.0, 1.0, low_too=True), "share of event batches that never arrive")
-    _add(fleet, "restarts", _at_least(0), "times that a replica loses everything")
-    _add(fleet, "routers", _at_least(1), "that requests are dealt to in turn")
+    _add(fleet, "loss", between(0.0, 1.0, low_too=True), "share of event batches that never arrive")
+    _add(fleet, "restarts", at_least(0), "times that a replica loses everything")
+    _add(fleet, "routers", at_least(1), "that requests are dealt to in turn")
     _add(fleet, "seed", int, "of everything that is left to chance")
     report = parser.add_argument_group("report")
     report.add_argument(
         "--policy", nargs="+", choices=ENTRIES, default=SHOWN, metavar="NAME", help="of " + ", ".join(ENTRIES)
     )
-    report.add_argument("--runs", type=_at_least(1), default=1, help="with a seed each; figures are medians")
+    report.add_argument("--runs", type=at_least(1), default=1, help="with a seed each; figures are medians")
     report.add_argument("--growth", action="store_true", help="time choices in fleets and prompts of growing sizes")
     report.add_argument("--plot", type=Path, metavar="PNG", help="draw times to first token, and hit rates")
     report.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -74,37 +75,12 @@ def _add(group: argparse._ArgumentGroup, name: str, kind: Callable[[str], object
     group.add_argument(f"--{name}", type=kind, default=usual, metavar="N", help=f"{text} (default: {usual:g})")
 
 
-def _at_least(low: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if (value := int(text)) < low:
-            raise argparse.ArgumentTypeError(f"must be at least {low}, got {value}")
-        return value
-
-    return read
-
-
-def _between(low: float, high: float, *, low_too: bool = False) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        value = float(text)
-        if not (low < value < high or (low_too and value == low)):
-            raise argparse.ArgumentTypeError(
-                f"must be {'at least' if low_too else 'above'} {low:g}{_and_below(high)}, got {value:g}"
-            )
-        return value
-
-    return read
-
-
-def _and_below(high: float) -> str:
-    return "" if math.isinf(high) else f" and below {high:g}"
-
-
 def _milliseconds(text: str) -> float:
-    return _between(0.0, math.inf, low_too=True)(text) / 1e3
+    return between(0.0, math.inf, low_too=True)(text) / 1e3
 
 
 def _speeds(text: str) -> tuple[float, ...]:
-    return tuple(map(_between(0.0, math.inf), text.split(",")))
+    return tuple(map(above(0.0), text.split(",")))
 
 
 def _shape(text: str) -> Shape:

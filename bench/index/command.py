@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.figures import as_json, as_text
+from bench.flag_values import at_least
 from bench.index.rounds import FULL, QUICK, TrialError, measure
 from bench.index.service_trial import ServiceError
 
@@ -24,17 +25,11 @@ _DYNAMO = Path(__file__).parent.parent.parent / ".venv-peer-dynamo" / "bin" / "p
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``index`` to the commands."""
     parser = commands.add_parser("index", help="measure the index: hashing, look-up, ingest, memory; ours and Dynamo's")
-    parser.add_argument("--rounds", type=_count, help=f"figures are medians of so many (default: {FULL.rounds})")
+    parser.add_argument("--rounds", type=at_least(1), help=f"figures are medians of so many (default: {FULL.rounds})")
     parser.add_argument("--quick", action="store_true", help="little of everything: to see that it works")
     parser.add_argument("--alone", action="store_true", help="leave Dynamo out")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=_run)
-
-
-def _count(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ import uvloop
 from bench.children import ChildError, ChildGroup
 from bench.client import RequestError
 from bench.figures import Figure, as_json, as_text
+from bench.flag_values import at_least
 from bench.router.cases import every_case
 from bench.router.lexicon import Lexicon, write_lexicon
 from bench.router.lineup import LineupError, add_only_flag, line_up
@@ -36,18 +37,12 @@ _LENGTHS, _QUICK_LENGTHS = (200, 8192), (1024,)
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``router`` to the commands."""
     parser = commands.add_parser("router", help="measure what routers add to a request and cost, ours and peers'")
-    parser.add_argument("--runs", type=_count, default=3, help="figures are medians of so many (default: 3)")
+    parser.add_argument("--runs", type=at_least(1), default=3, help="figures are medians of so many (default: 3)")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts (default: 0)")
     parser.add_argument("--quick", action="store_true", help="little of everything: to see that it works")
     add_only_flag(parser, _ROUTERS)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=_run)
-
-
-def _count(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
 
 
 def _run(args: argparse.Namespace) -> int:

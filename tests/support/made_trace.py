@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from contract.events import BlockStored, Dialect, Event, encode_batch
-from contract.hashing import block_keys
+from fake_engine import stored
+
+from contract.events import Dialect, Event, encode_batch
 from router.prompt import Prompt
 from router.trace.records import (
     Began,
@@ -27,17 +29,8 @@ __all__ = ["WIDTH", "MadeTrace", "store"]
 
 WIDTH = 6
 
-
-def store(tokens: Sequence[int], *, width: int = WIDTH) -> BlockStored:
-    """The store of a prompt's full blocks, under hashes of some engine's own making."""
-    full = len(tokens) // width * width
-    return BlockStored(
-        block_hashes=block_keys(tokens, width=width, parent=77),
-        parent_block_hash=None,
-        token_ids=list(tokens[:full]),
-        block_size=width,
-        medium="GPU",
-    )
+store = partial(stored, width=WIDTH)
+"""The store of a prompt's full blocks of these lanes."""
 
 
 class MadeTrace:
