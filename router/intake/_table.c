@@ -349,27 +349,6 @@ static PyObject *table_take(Table *self, PyObject *source)
     return values;
 }
 
-PyDoc_STRVAR(find_all_doc, "find_all(keys)\n--\n\nThe values of keys as packed u64, or None where one is not there.");
-
-static PyObject *table_find_all(Table *self, PyObject *source)
-{
-    Words keys;
-    if (!read_words(source, &keys))
-        return NULL;
-    PyObject *values = PyBytes_FromStringAndSize(NULL, 8 * keys.count);
-    for (Py_ssize_t place = 0; values && place < keys.count; place++) {
-        uint64_t *found = find(self, keys.at[place]);
-        if (found == NULL)
-            Py_SETREF(values, Py_NewRef(Py_None));
-        else
-            memcpy(PyBytes_AS_STRING(values) + 8 * place, found, 8);
-        if (values == Py_None)
-            break;
-    }
-    release(&keys);
-    return values;
-}
-
 PyDoc_STRVAR(run_doc, "run(keys, start)\n--\n\n"
 "From a place on: the place at which keys stop having the first one's value, and that value, None for absence.");
 
@@ -450,7 +429,6 @@ static PyMethodDef METHODS[] = {
     {"fill", (PyCFunction)table_fill, METH_VARARGS, fill_doc},
     {"drop", (PyCFunction)table_drop, METH_VARARGS, drop_doc},
     {"take", (PyCFunction)table_take, METH_O, take_doc},
-    {"find_all", (PyCFunction)table_find_all, METH_O, find_all_doc},
     {"run", (PyCFunction)table_run, METH_VARARGS, run_doc},
     {"items", (PyCFunction)table_items, METH_NOARGS, items_doc},
     {"clear", (PyCFunction)table_clear, METH_NOARGS, clear_doc},

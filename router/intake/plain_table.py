@@ -73,13 +73,6 @@ class Table:
         _require_words(keys)
         return [self._values.pop(key, None) for key in keys]
 
-    def find_all(self, keys: Sequence[int], /) -> bytes | None:
-        """The values of keys as packed u64, or None where one is not there."""
-        try:
-            return array("Q", map(self._values.__getitem__, keys)).tobytes()
-        except KeyError:
-            return None
-
     def run(self, keys: Sequence[int], start: int, /) -> tuple[int, int | None]:
         """From a place on: the place at which keys stop having the first one's value, and that value."""
         get, place, first = self._values.get, start, self._values.get(keys[start])
