@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP_FLAGS := --quiet --disable-pip-version-check
-SOURCES := contract publisher engine router bench tests kvsteer_pytest.py
+SOURCES := contract program publisher engine router bench tests kvsteer_pytest.py
 
 # One thread a rank: with more, OpenMP threads of different ranks fight for the same cores.
 export OMP_NUM_THREADS := 1

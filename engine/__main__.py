@@ -20,7 +20,7 @@ import msgspec
 from contract.events import Event
 from contract.kv_events_config import KVEventsConfig
 from engine.config import ConfigError, EngineConfig
-from engine.flags import BAD_FLAGS_STATUS, PROGRAM, parse_flags
+from engine.flags import PROGRAM, parse_flags
 from engine.huge_pages import ask_for_huge_pages
 from engine.loop import EngineLoop
 from engine.model.catalogue import ServedModel, find_model
@@ -39,6 +39,9 @@ from engine.server.http_server import HttpServer
 from engine.server.lanes import Lane
 from engine.server.mailroom import Mailroom
 from engine.server.replica import Replica
+from program.command_line import BAD_FLAGS_STATUS, complain
+from program.standard_streams import fill_standard_streams
+from program.stop_signals import on_stop_signals
 from publisher import EventPublisher, PublisherError, Snapshot
 
 __all__ = ["main"]
@@ -54,37 +57,23 @@ _FOLLOWERS_STAY_SECONDS = 5.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the process until it is told to end: its exit status."""
     argv = sys.argv[1:] if argv is None else argv
-    _fill_standard_streams()
+    fill_standard_streams()
     config = parse_flags(argv)
     try:
         role = role_of(config.nodes, size=config.tp_size, environ=os.environ)
         if role != Head():
             config.check_one_engine()
     except (SeatError, ConfigError) as error:
-        return _complain(str(error), status=BAD_FLAGS_STATUS)
+        return complain(PROGRAM, str(error), status=BAD_FLAGS_STATUS)
     _log_to_stderr(config.log_level)
     ask_for_huge_pages()
     try:
         complaint = _be(role, config, argv)
     except ConfigError as error:
-        return _complain(str(error), status=BAD_FLAGS_STATUS)
+        return complain(PROGRAM, str(error), status=BAD_FLAGS_STATUS)
     except (StartError, ModelError, PublisherError, CollectiveError, OSError) as error:
         complaint = str(error)
-    return 0 if complaint is None else _complain(complaint, status=1)
-
-
-def _fill_standard_streams() -> None:
-    """Open what we were started without: uvloop aborts the process when it closes a socket that took such a number."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
-
-
-def _complain(complaint: str, *, status: int) -> int:
-    print(f"{PROGRAM}: error: {' '.join(complaint.split())}", file=sys.stderr)
-    return status
+    return 0 if complaint is None else complain(PROGRAM, complaint, status=1)
 
 
 def _be(role: Role, config: EngineConfig, argv: Sequence[str]) -> str | None:
@@ -133,7 +122,7 @@ async def _serve(config: EngineConfig, model: ServedModel, cluster: Cluster | No
                 lanes.enter_context(_replica(config, model, index, mailroom, cluster))
                 for index in range(config.replicas)
             ]
-            stop = _stop_on_signal()
+            stop = on_stop_signals()
             servers += map(HttpServer, replicas)
             for index, server in enumerate(servers):
                 await server.listen(host=config.host, port=config.http_port(index))
@@ -146,13 +135,6 @@ async def _serve(config: EngineConfig, model: ServedModel, cluster: Cluster | No
             await asyncio.gather(*(server.drain(grace) for server in servers))
             await asyncio.to_thread(lanes.close)  # whoever still waits is told that the engine ends
             await asyncio.gather(*(server.close() for server in servers))
-
-
-def _stop_on_signal() -> asyncio.Event:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return stop
 
 
 async def _until_over(stop: asyncio.Event, servers: Sequence[HttpServer]) -> str | None:

@@ -5,14 +5,12 @@ What needs the machine to be understood is understood here: a host name becomes 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import socket
-import sys
 import typing
 from collections.abc import Sequence
 from types import UnionType
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -20,21 +18,13 @@ from contract.endpoint import Address, bracket
 from contract.kv_events_config import KVEventsConfig, KVEventsConfigError, parse_kv_events_config
 from engine.config import ConfigError, EngineConfig
 from engine.runner.sim_runner import SimTiming
+from program.command_line import LineParser
 
-__all__ = ["BAD_FLAGS_STATUS", "PROGRAM", "parse_flags"]
+__all__ = ["PROGRAM", "parse_flags"]
 
 PROGRAM = "kvsteer-engine"
-BAD_FLAGS_STATUS = 2
 _SIM = "sim_"
 _DEFAULT_EVENT_PORT = 5557  # SGLang's and vLLM's
-
-
-class _Parser(argparse.ArgumentParser):
-    """Ends with one line that says what is wrong, where argparse would print its usage too."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{PROGRAM}: error: {' '.join(message.split())}", file=sys.stderr)
-        sys.exit(BAD_FLAGS_STATUS)
 
 
 def parse_flags(argv: Sequence[str]) -> EngineConfig:
@@ -52,8 +42,8 @@ def parse_flags(argv: Sequence[str]) -> EngineConfig:
         parser.error(f"--sim flags: {error}")
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> LineParser:
+    parser = LineParser(
         prog=PROGRAM,
         description="Serve a model over HTTP, and publish what its prefix cache holds as KV events.",
         allow_abbrev=False,
@@ -68,7 +58,7 @@ def _parser() -> _Parser:
     return parser
 
 
-def _add_option(parser: _Parser, option: dataclasses.Field[Any], kind: type) -> None:
+def _add_option(parser: LineParser, option: dataclasses.Field[Any], kind: type) -> None:
     names = ("--" + option.name.replace("_", "-"), *option.metadata.get("aliases", ()))
     default = "" if option.default is None else f" (default: {option.default})"
     parser.add_argument(

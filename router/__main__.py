@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 
+from program.command_line import BAD_FLAGS_STATUS, complain
+from program.standard_streams import fill_standard_streams
 from router.choice.file_tokenizer import TokenizerFileError
 from router.choice.tokenization import named_tokenizer
 from router.config import RouterConfig
@@ -14,7 +15,7 @@ from router.conformance.flags import CONFORMANCE, parse_conformance
 from router.console.check import run_check
 from router.console.flags import CHECK, TOP, parse_check, parse_top
 from router.console.top import run_top
-from router.flags import BAD_FLAGS_STATUS, PROGRAM, REPLAY, SERVE, parse_replay, parse_serve
+from router.flags import PROGRAM, REPLAY, SERVE, parse_replay, parse_serve
 from router.front.server import BindError
 from router.process import log_to_stderr, say_ready, serve
 from router.replay import run_replay
@@ -28,19 +29,10 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit status. 2: the command line makes no sense, in one line on stderr."""
-    _fill_standard_streams()
+    fill_standard_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = arguments.pop(0) if arguments and arguments[0] in _COMMANDS else SERVE
     return _COMMANDS[command](arguments)
-
-
-def _fill_standard_streams() -> None:
-    """Open what we were started without: uvloop aborts the process when it closes a socket that took such a number."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
 
 
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
@@ -62,15 +54,10 @@ def _serve(config: RouterConfig) -> int:
             log_to_stderr(config, name="parent")
             supervise(config, ready=say_ready)
     except TokenizerFileError as error:
-        return _complain(f"--tokenizer: {error}", BAD_FLAGS_STATUS)
+        return complain(PROGRAM, f"--tokenizer: {error}", status=BAD_FLAGS_STATUS)
     except (BindError, TraceFileError, WorkerLostError) as error:
-        return _complain(str(error), 1)
+        return complain(PROGRAM, str(error), status=1)
     return 0
-
-
-def _complain(message: str, status: int) -> int:
-    print(f"{PROGRAM}: error: {message}", file=sys.stderr)
-    return status
 
 
 if __name__ == "__main__":

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 import typing
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
+import program.command_line
 from router.config import ConfigError, RouterConfig
 from router.config_file import read_config_file
 from router.replay import add_replay_command
 
-__all__ = ["BAD_FLAGS_STATUS", "CONFIG_HELP", "PROGRAM", "REPLAY", "SERVE", "LineParser", "parse_replay", "parse_serve"]
+__all__ = ["CONFIG_HELP", "PROGRAM", "REPLAY", "SERVE", "LineParser", "parse_replay", "parse_serve"]
 
 PROGRAM = "kvsteer-router"
 SERVE, REPLAY = "serve", "replay"
-BAD_FLAGS_STATUS = 2
 CONFIG_HELP = "YAML file of options and replicas; what the command line says wins"
 _OTHER_COMMANDS = (
     f"Other commands (see their --help): `{PROGRAM} {REPLAY} FILE` feeds recorded frames through the index; "
@@ -27,13 +26,10 @@ _OTHER_COMMANDS = (
 )
 
 
-class LineParser(argparse.ArgumentParser):
-    """Ends with one line that says what is wrong, and with status 2, where argparse would print its usage too."""
+class LineParser(program.command_line.LineParser):
+    """All commands complain in the router's name."""
 
-    def error(self, message: str) -> NoReturn:
-        """Complain on stderr and exit."""
-        print(f"{PROGRAM}: error: {' '.join(message.split())}", file=sys.stderr)
-        sys.exit(BAD_FLAGS_STATUS)
+    program = PROGRAM
 
 
 def parse_serve(argv: Sequence[str]) -> RouterConfig:

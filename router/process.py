@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
-import signal
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import uvloop
 
+from program.stop_signals import on_stop_signals
 from router.choice.texts import Tokenizer
 from router.choice.tokenization import named_tokenizer
 from router.config import RouterConfig
@@ -18,7 +17,7 @@ from router.flags import PROGRAM, SERVE
 from router.service import serving
 from router.trace.recorder import Recorder, recording
 
-__all__ = ["log_to_stderr", "on_stop_signals", "say_ready", "serve", "spare_the_collector"]
+__all__ = ["log_to_stderr", "say_ready", "serve", "spare_the_collector"]
 
 _LOG = logging.getLogger("router")
 
@@ -52,14 +51,6 @@ def spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_THRESHOLD)
-
-
-def on_stop_signals() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT from now on."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return stop
 
 
 def say_ready(url: str) -> None:

@@ -14,15 +14,16 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("contract", "publisher", "engine", "router", "bench")
+PACKAGES = ("contract", "program", "publisher", "engine", "router", "bench")
 
 # Package -> what it may import of ours. An entry "a.b" allows that one module to be the importer.
 ARROWS: dict[str, set[str]] = {
     "contract": set(),
+    "program": {"contract"},
     "publisher": {"contract"},
-    "router": {"contract"},
-    "engine": {"contract"},
-    "bench": {"contract", "publisher", "engine", "router"},
+    "router": {"contract", "program"},
+    "engine": {"contract", "program"},
+    "bench": {"contract", "program", "publisher", "engine", "router"},
 }
 EXCEPTIONS = {("engine.__main__", "publisher")}
 
@@ -46,6 +47,7 @@ FENCES: dict[str, tuple[str, ...]] = {
     "transformers": ("bench.*",),
     "matplotlib": ("bench.fleet.plot",),
     "aiohttp": (
+        "program.refusals",
         "engine.server*",
         "router.service",
         "router.front*",
@@ -150,7 +152,11 @@ def test_the_width_rule_sees_a_product_under_other_names(source: str) -> None:
 
 def test_the_bare_install_needs_no_torch() -> None:
     """Router, publisher and contract, and the engine up to the choice of a runner, import without its extra."""
-    names = [module.name for module in modules() if module.name.split(".")[0] in {"contract", "publisher", "router"}]
+    names = [
+        module.name
+        for module in modules()
+        if module.name.split(".")[0] in {"contract", "program", "publisher", "router"}
+    ]
     lines = [
         "import sys, importlib",
         f"sys.modules.update(dict.fromkeys({ENGINE_EXTRA!r}))",

@@ -10,12 +10,12 @@ from aiohttp import web
 from engine.server.cache_routes import flush_cache, kv_blocks
 from engine.server.chat import chat_completions
 from engine.server.completions import completions
-from engine.server.errors import in_openai_shape
 from engine.server.generate import generate
 from engine.server.info import health, health_generate, models, server_info
 from engine.server.loads import loads
 from engine.server.replica import Replica
 from engine.server.tokenization import detokenize, tokenize
+from program.refusals import in_openai_shape
 
 __all__ = ["build_app"]
 
@@ -48,7 +48,7 @@ _ROUTES: tuple[tuple[str, str, _Handler], ...] = (
 
 def build_app(replica: Replica) -> web.Application:
     """All routes of one replica."""
-    app = web.Application(middlewares=[in_openai_shape], client_max_size=replica.config.max_body_bytes)
+    app = web.Application(middlewares=[in_openai_shape("engine")], client_max_size=replica.config.max_body_bytes)
     app.on_response_prepare.append(replica.metrics.count_response)
     for method, path, handler in _ROUTES:
         app.router.add_route(method, path, partial(handler, replica))

@@ -1,19 +1,12 @@
-"""Every failure of the engine that a client can see, in OpenAI's error shape, whichever route it came from."""
+"""How the engine says that it cannot take a request, or finish it."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
-from aiohttp import web
+from contract.api_error import ApiError
 
-from contract.api_error import ApiError, no_route, wrong_method
-
-__all__ = ["in_openai_shape", "overloaded", "unavailable"]
-
-_LOG = logging.getLogger(__name__)
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+__all__ = ["overloaded", "unavailable"]
 
 
 def overloaded(message: str) -> ApiError:
@@ -24,36 +17,3 @@ def overloaded(message: str) -> ApiError:
 def unavailable(message: str) -> ApiError:
     """The engine cannot answer any more."""
     return ApiError(message, status=HTTPStatus.SERVICE_UNAVAILABLE, code="engine_dead")
-
-
-@web.middleware
-async def in_openai_shape(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Turn whatever a handler raises into an answer. The one blanket except: a request's top level."""
-    try:
-        return await handler(request)
-    except ApiError as error:
-        return _answer(error)
-    except web.HTTPException as error:
-        return _answer(_from_http(request, error))
-    except ConnectionError:
-        raise  # the client is gone, there is nobody to answer
-    except Exception:
-        _LOG.exception("%s %s failed", request.method, request.path)
-        message = "internal error, see the engine's log"
-        return _answer(ApiError(message, status=HTTPStatus.INTERNAL_SERVER_ERROR, code="internal_error"))
-
-
-def _from_http(request: web.Request, error: web.HTTPException) -> ApiError:
-    match error:
-        case web.HTTPNotFound():
-            return no_route(request.path)
-        case web.HTTPMethodNotAllowed():
-            return wrong_method(request.path, request.method, allowed=error.allowed_methods)
-        case _:
-            return ApiError(error.text or HTTPStatus(error.status).phrase, status=error.status)
-
-
-def _answer(error: ApiError) -> web.Response:
-    return web.Response(
-        body=error.encode(), status=error.status, headers=error.headers, content_type="application/json"
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import sys
 from collections.abc import Iterator
 
@@ -14,6 +13,7 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from program.stop_signals import on_stop_signals
 from router.console.reader import ReadError, RouterReader, reading
 from router.console.tables import console, fleet_frame
 
@@ -49,9 +49,7 @@ async def _once(options: TopOptions) -> int:
 
 
 async def _live(options: TopOptions) -> int:
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = on_stop_signals()
     async with reading(options.api_key) as session:
         router = RouterReader(session, options.url, seconds=ANSWER_SECONDS)
         with _quit_key(stop), Live(console=console(), screen=True, auto_refresh=False) as live:

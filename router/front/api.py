@@ -11,10 +11,11 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from program.refusals import in_openai_shape
 from router.choice.chooser import Chooser
 from router.fleet.fleet import Fleet
 from router.front.body import BodyReader
-from router.front.errors import ApiError, in_openai_shape, unavailable
+from router.front.errors import ApiError, unavailable
 from router.front.headers import ToEngine, for_client
 from router.front.keys import Keys
 from router.front.operations import Operations
@@ -73,7 +74,7 @@ class Api:
 
     def application(self, *outermost: Middleware) -> web.Application:
         """The routes, ready to be served."""
-        middlewares = [*outermost, in_openai_shape, *self._keys.middlewares()]
+        middlewares = [*outermost, in_openai_shape("router"), *self._keys.middlewares()]
         app = web.Application(middlewares=middlewares, client_max_size=self._bodies.max_bytes)
         app.on_response_prepare.append(with_request_id)
         app.router.add_routes(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ import msgspec
 import uvloop
 from rich.table import Table
 
+from program.stop_signals import on_stop_signals
 from router.console.tables import NOTHING, console, or_nothing
 from router.prompt import Prompt
 from router.replay import LaneRecord, lane_record
@@ -116,8 +116,6 @@ def run_serve_trace(options: ServeOptions) -> int:
 
 
 async def _serve(options: ServeOptions) -> int:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = on_stop_signals()
     await serve_trace(options, stop=stop, say=partial(say, "trace replay"))
     return 0

@@ -12,7 +12,8 @@ import msgspec
 from aiohttp import web
 
 from contract.descriptor import Descriptor
-from router.front.errors import in_openai_shape, unavailable
+from program.refusals import in_openai_shape
+from router.front.errors import unavailable
 from router.front.server import BindError
 
 __all__ = ["StandIn", "standing_in"]
@@ -72,7 +73,7 @@ def _application(replica: StandIn) -> web.Application:
     async def refuse(http: web.Request) -> web.Response:
         raise unavailable(_REFUSED, code="recorded_replica")
 
-    app = web.Application(middlewares=[in_openai_shape])
+    app = web.Application(middlewares=[in_openai_shape("router")])
     app.router.add_get("/server_info", server_info)
     app.router.add_get("/v1/models", models)
     app.router.add_get("/health", health)

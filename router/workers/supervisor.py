@@ -8,9 +8,9 @@ import logging
 import tempfile
 from collections.abc import Callable
 
+from program.stop_signals import on_stop_signals
 from router.config import RouterConfig
 from router.front.server import BindError
-from router.process import on_stop_signals
 from router.workers.messages import FleetIs, FromWorker, Hello, Listening, Wanted, encode_line
 from router.workers.reservation import reserved_port
 from router.workers.slot import Slot

@@ -6,8 +6,9 @@ import asyncio
 
 import uvloop
 
+from program.stop_signals import on_stop_signals
 from router.choice.tokenization import named_tokenizer
-from router.process import log_to_stderr, on_stop_signals, spare_the_collector
+from router.process import log_to_stderr, spare_the_collector
 from router.service import serving
 from router.workers.lifeline import Lifeline
 from router.workers.messages import Listening
