@@ -6,11 +6,11 @@ else counts in tokens: widths that are asked for and matches that are answered a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from msgspec import structs
 
 from bench.fleet.engine import findable
 from bench.workloads.request import Ask
-from router.intake.index import BlockIndex, LaneHandle, Match
+from router.intake.index import EVERYONE, BlockIndex, Holding, LaneHandle
 from router.prompt import BlockKeys, Prompt
 
 __all__ = ["BlockPrompt", "UnitIndex"]
@@ -34,20 +34,11 @@ class UnitIndex(BlockIndex):
         super().__init__()
         self.block_tokens = block_tokens
 
-    def match(self, prompt: Prompt, lanes: Iterable[LaneHandle]) -> dict[LaneHandle, Match]:
+    def holdings(self, prompt: Prompt, *, asked: int = EVERYONE) -> list[Holding]:
         """See `BlockIndex`."""
-        return {lane: self._in_tokens(match) for lane, match in super().match(prompt, lanes).items()}
-
-    def holders(self, prompt: Prompt) -> dict[LaneHandle, Match]:
-        """See `BlockIndex`."""
-        return {lane: self._in_tokens(match) for lane, match in super().holders(prompt).items()}
+        found = super().holdings(prompt, asked=asked)
+        return [structs.replace(holding, tokens=holding.blocks * self.block_tokens) for holding in found]
 
     def gpu_tokens(self, handle: LaneHandle) -> int:
         """See `BlockIndex`."""
         return super().gpu_tokens(handle) * self.block_tokens
-
-    def _in_tokens(self, match: Match) -> Match:
-        if not match.tokens:
-            return match
-        step = self.block_tokens
-        return Match(match.tokens * step, {tier: units * step for tier, units in match.tiers.items()})

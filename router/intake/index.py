@@ -14,35 +14,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 
-import msgspec
-
-from contract.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventBatch, Rejected, Tier
+from contract.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventBatch, Rejected
 from contract.hashing import TokenIdError
 from router.intake.first_blocks import FirstBlocks
 from router.intake.holders import Holders
+from router.intake.holding import NO_MATCH, Holding, Match
 from router.intake.lane import LaneBlocks
 from router.intake.lane_report import BlockRow, LaneLimits, LaneStats
 from router.intake.width import Shape
 from router.prompt import BlockKeys, Prompt
 
-__all__ = ["BlockIndex", "BlockRow", "LaneHandle", "LaneLimits", "LaneStats", "Match"]
+__all__ = ["EVERYONE", "BlockIndex", "BlockRow", "Holding", "LaneHandle", "LaneLimits", "LaneStats", "Match"]
 
 LaneHandle = int
 
 
-class Match(msgspec.Struct, frozen=True):
-    """How much of a prompt a lane holds, from its first token on without a hole.
-
-    ``tiers`` splits ``tokens`` by the fastest tier that each block is in.
-    """
-
-    tokens: int
-    tiers: dict[str, int]
-
-
-_NO_MATCH = Match(0, {})
-_EVERYONE = -1
-_GPU = Tier.GPU.value
+EVERYONE = -1
+"""As a mask of lanes."""
 
 
 class BlockIndex:
@@ -53,16 +41,18 @@ class BlockIndex:
         self._holders = Holders()
         self._lanes: dict[LaneHandle, LaneBlocks] = {}
         self._by_bit: dict[int, tuple[LaneHandle, LaneBlocks]] = {}
+        self._everyone = 0
         self._shapes: dict[Shape, int] = {}
         self._handles = itertools.count(1)
 
     def add_lane(self, *, advertised_width: int | None = None) -> LaneHandle:
         """A new, empty lane; handles are never used twice, so a late event cannot fill somebody else's lane."""
-        bit = next(bit for bit in (1 << place for place in itertools.count()) if bit not in self._by_bit)
+        bit = ~self._everyone & (self._everyone + 1)  # the lowest that is free
         handle = next(self._handles)
         lane = LaneBlocks(bit=bit, holders=self._holders, advertised_width=advertised_width, limits=self._limits)
         self._lanes[handle] = lane
         self._by_bit[bit] = (handle, lane)
+        self._everyone |= bit
         self._enter(lane)
         return handle
 
@@ -72,6 +62,7 @@ class BlockIndex:
         self._leave(lane, lane.width.shape)
         lane.forget()
         del self._by_bit[lane.claims.bit]
+        self._everyone ^= lane.claims.bit
 
     def clear(self, handle: LaneHandle) -> None:
         """Empty a lane behind which another engine may stand now; its width is again the advertised one."""
@@ -102,23 +93,52 @@ class BlockIndex:
         lane = self._lanes.get(handle)
         return lane is not None and lane.width.pairs
 
+    def holdings(self, prompt: Prompt, *, asked: int = EVERYONE) -> list[Holding]:
+        """What lanes hold of the prompt, each lane once; those that hold nothing of it cost nothing.
+
+        ``asked``: the lanes that anybody wants to know of, as a mask of their bits.
+        """
+        return [
+            Holding(lanes=lanes, tokens=depth * width, blocks=depth, keys=keys)
+            for (width, pairs), mask in self._shapes.items()
+            if mask & asked
+            for keys in (prompt.keys(width=width, pairs=pairs),)
+            for lanes, depth in self._drops(keys, mask & asked)
+        ]
+
     def match(self, prompt: Prompt, lanes: Iterable[LaneHandle]) -> dict[LaneHandle, Match]:
         """What each lane holds of the prompt. A lane that is gone by now is left out."""
-        found: dict[LaneHandle, Match] = {}
-        asked = 0
-        for handle in lanes:
-            lane = self._lanes.get(handle)
-            if lane is not None:
-                found[handle] = _NO_MATCH
-                asked |= lane.claims.bit
-        self._find(prompt, asked, found)
+        found = {handle: NO_MATCH for handle in lanes if handle in self._lanes}
+        for holding in self.holdings(prompt, asked=sum(self._lanes[handle].claims.bit for handle in found)):
+            found.update(self._matches(holding))
         return found
 
     def holders(self, prompt: Prompt) -> dict[LaneHandle, Match]:
-        """What lanes hold of the prompt, those left out that hold nothing of it: these cost nothing."""
-        found: dict[LaneHandle, Match] = {}
-        self._find(prompt, _EVERYONE, found)
-        return found
+        """What lanes hold of the prompt, those left out that hold nothing of it."""
+        return {handle: match for holding in self.holdings(prompt) for handle, match in self._matches(holding)}
+
+    def held(self, handle: LaneHandle, holdings: Iterable[Holding]) -> Match:
+        """What one lane holds, by the answer for all; nothing if the lane is gone."""
+        lane = self._lanes.get(handle)
+        if lane is not None:
+            bit = lane.claims.bit
+            for holding in holdings:
+                if holding.lanes & bit:
+                    return holding.of(lane)
+        return NO_MATCH
+
+    def bit(self, handle: LaneHandle) -> int:
+        """The lane's bit in masks; 0 for a lane that is gone."""
+        lane = self._lanes.get(handle)
+        return 0 if lane is None else lane.claims.bit
+
+    def lanes_of(self, mask: int) -> Iterator[LaneHandle]:
+        """The lanes of a mask, those of no lane left out; the cost is that of its bits."""
+        mask &= self._everyone
+        while mask:
+            bit = mask & -mask
+            yield self._by_bit[bit][0]
+            mask ^= bit
 
     def holds(self, handle: LaneHandle, key: int) -> bool:
         """Whether a lane holds a block of this key, wherever it stands; not if the lane is gone."""
@@ -162,18 +182,10 @@ class BlockIndex:
                 shapes[lane.width.shape] = shapes.get(lane.width.shape, 0) | lane.claims.bit
         assert self._shapes == shapes, "lanes by width"
         self._holders.check_invariants()
-        everyone = sum(self._by_bit)
-        assert not any(mask & ~everyone for mask in self._holders.masks().values()), "a mask names no lane"
+        assert self._everyone == sum(self._by_bit), "the bits of all lanes"
+        assert not any(mask & ~self._everyone for mask in self._holders.masks().values()), "a mask names no lane"
         for lane in self._lanes.values():
             lane.check_invariants()
-
-    def _find(self, prompt: Prompt, asked: int, found: dict[LaneHandle, Match]) -> None:
-        """Note what each of these lanes holds of the prompt, if anything."""
-        for (width, pairs), mask in self._shapes.items():
-            if mask & asked:
-                keys = prompt.keys(width=width, pairs=pairs)
-                for dropped, depth in self._drops(keys, mask & asked):
-                    self._note(dropped, Match(depth * width, {_GPU: depth * width}), keys, width, found)
 
     def _drops(self, keys: BlockKeys, alive: int) -> Iterator[tuple[int, int]]:
         """Lanes, as a mask, that match no further, and the blocks that they do match, unless these are none."""
@@ -192,12 +204,13 @@ class BlockIndex:
         if depth:
             yield alive, depth
 
-    def _note(self, lanes: int, on_gpu: Match, keys: BlockKeys, width: int, found: dict[LaneHandle, Match]) -> None:
-        """What these lanes hold of a prompt: all as much, each in its own tiers; on the GPU one answer serves all."""
+    def _matches(self, holding: Holding) -> Iterator[tuple[LaneHandle, Match]]:
+        """By lane; on the GPU one answer serves all."""
+        on_gpu, lanes = holding.on_gpu, holding.lanes
         while lanes:
             bit = lanes & -lanes
             handle, lane = self._by_bit[bit]
-            found[handle] = on_gpu if lane.claims.all_on_gpu else _in_tiers(lane, on_gpu.tokens // width, keys, width)
+            yield handle, on_gpu if lane.claims.all_on_gpu else holding.of(lane)
             lanes ^= bit
 
     def _enter(self, lane: LaneBlocks) -> None:
@@ -211,11 +224,6 @@ class BlockIndex:
             self._shapes[shape] ^= lane.claims.bit
             if not self._shapes[shape]:
                 del self._shapes[shape]
-
-
-def _in_tiers(lane: LaneBlocks, depth: int, keys: BlockKeys, width: int) -> Match:
-    tiers = lane.claims.tiers(keys, depth)
-    return Match(depth * width, {tier: count * width for tier, count in tiers.items()})
 
 
 def _apply(lane: LaneBlocks, event: Event | Rejected) -> None:
