@@ -8,6 +8,7 @@ books cannot explain is counted, and only while it is fresh. Pure: times are han
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import msgspec
 
@@ -70,6 +71,19 @@ class LaneLoad:
         self._mean_tokens = 0.0
         self._surplus = _NO_SURPLUS
         self._reported_at = -math.inf
+        self._listeners: list[Callable[[LaneLoad], object]] = []
+
+    def tell(self, listener: Callable[[LaneLoad], object]) -> None:
+        """Call ``listener`` whenever the books have changed."""
+        self._listeners.append(listener)
+
+    def tell_no_more(self, listener: Callable[[LaneLoad], object]) -> None:
+        """Undo one ``tell``."""
+        self._listeners.remove(listener)
+
+    def _changed(self) -> None:
+        for listener in self._listeners:
+            listener(self)
 
     @property
     def prefilling(self) -> int:
@@ -112,6 +126,7 @@ class LaneLoad:
             tokens = float(max(load.waiting_tokens - self.queued_tokens, 0))
         self._surplus = Surplus(tokens, strangers - waiting, load.cache_used or 0.0)
         self._reported_at = now
+        self._changed()
 
     def surplus(self, now: float) -> Surplus:
         """What the last account said beyond the books; nothing when it is old or there is none."""
@@ -127,17 +142,20 @@ class Booking:
         self._load = load
         load.queued_tokens += tokens
         load._line[self] = None
+        load._changed()
 
     def prefilled(self, *, now: float) -> None:
         """The first token is there: no prompt tokens wait any more, a decode runs. Further calls do nothing."""
         if self._leave_line():
             self._load._freed_at = now
             self._load.decoding += 1
+            self._load._changed()
 
     def end(self) -> None:
         """Take the request off the books; called once, whatever ended it."""
         if not self._leave_line():
             self._load.decoding -= 1
+        self._load._changed()
 
     def _leave_line(self) -> bool:
         """Whether it was still waiting for its first token."""

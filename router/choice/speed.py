@@ -170,6 +170,10 @@ class ReplicaSpeed:
             self._draw(now)
         return self._pace
 
+    def slowness(self, now: float) -> float:
+        """The pace beside the fleet's: 1 for those that are taken for the same."""
+        return self.pace(now) / self._fleet.line.pace
+
     def _draw(self, now: float) -> None:
         fleet = self._fleet
         self._moments.fade(now)
