@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
+from contract.text.tokenizer_files import TokenizerFileError
 from program.command_line import BAD_FLAGS_STATUS, complain
 from program.standard_streams import fill_standard_streams
-from router.choice.file_tokenizer import TokenizerFileError
 from router.choice.tokenization import named_tokenizer
 from router.config import RouterConfig
 from router.conformance.command import run_conformance

@@ -64,6 +64,7 @@ FENCES: dict[str, tuple[str, ...]] = {
 }
 ENGINE_EXTRA = ("gguf", "huggingface_hub", "numpy", "safetensors", "torch", "triton")
 CONTRACT_LIBRARIES = {"msgspec", "xxhash"}
+TEXT_LIBRARIES = {"jinja2", "tokenizers"}  # of contract.text, which a publisher does without
 WIDTH_HOME = "contract.geometry"
 
 
@@ -104,7 +105,8 @@ def arrow_allowed(name: str, target: str) -> bool:
 
 def fence_allowed(name: str, library: str) -> bool:
     if name.split(".")[0] == "contract":
-        return library in CONTRACT_LIBRARIES | {"contract"} or library in sys.stdlib_module_names
+        libraries = CONTRACT_LIBRARIES | (TEXT_LIBRARIES if name.startswith("contract.text.") else set())
+        return library in libraries | {"contract"} or library in sys.stdlib_module_names
     return library not in FENCES or any(fnmatch(name, pattern) for pattern in FENCES[library])
 
 

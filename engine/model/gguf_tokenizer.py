@@ -12,7 +12,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from engine.model.chat_template import ChatTemplate
+from contract.text.chat_template import ChatTemplate, ChatTemplateError
 from engine.model.config import ModelError
 from engine.model.gguf_file import GgufFile
 from engine.model.text_tokenizer import TextTokenizer
@@ -57,7 +57,7 @@ def read_gguf_tokenizer(file: GgufFile, *, vocab_size: int) -> TextTokenizer:
     tokenizer, source = build_tokenizer(file), chat_template(file)
     try:
         template = None if source is None else ChatTemplate(source, special_tokens=special_tokens(file))
-    except ModelError as error:
+    except ChatTemplateError as error:
         raise ModelError(f"{file.path}: {error}") from None
     return TextTokenizer(tokenizer, template, name=str(file.path), vocab_size=vocab_size)
 

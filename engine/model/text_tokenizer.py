@@ -7,7 +7,7 @@ from typing import Any
 
 import tokenizers
 
-from engine.model.chat_template import ChatTemplate
+from contract.text.chat_template import ChatTemplate, ConversationError
 from engine.model.config import ModelError
 from engine.model.tokenizer import TokenizerError
 
@@ -58,7 +58,12 @@ class TextTokenizer:
             raise TokenizerError("messages is empty, at least one message is needed")
         if self._template is None:
             raise TokenizerError("this model has no chat template")
-        return self.encode(self._template.render(messages, arguments=arguments, open_answer=open_answer), special=False)
+        plain = list(map(_plain, messages))
+        try:
+            text = self._template.render(plain, arguments=arguments, open_answer=open_answer)
+        except ConversationError as error:
+            raise TokenizerError(str(error)) from None
+        return self.encode(text, special=False)
 
     def decode(self, ids: Sequence[int]) -> str:
         """See `Tokenizer`."""
@@ -80,6 +85,25 @@ class TextTokenizer:
 
     def _text_of(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def _plain(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message with its content as one string; several text parts stand one a line, as in vLLM."""
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return message
+    if not isinstance(content, Sequence):
+        kind = type(content).__name__
+        raise TokenizerError(f"message content must be a string or a list of text parts, got {kind}")
+    return {**message, "content": "\n".join(map(_text_of_part, content))}
+
+
+def _text_of_part(part: object) -> str:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case _:
+            raise TokenizerError('a content part must be {"type": "text", "text": "..."}')
 
 
 class TextDecoder:

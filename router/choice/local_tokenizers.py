@@ -13,8 +13,9 @@ from pathlib import Path
 import msgspec
 
 from contract.byte_tokenizer import NAME as BYTE
+from contract.text.tokenizer_files import TokenizerFileError
 from router.choice.byte_tokenizer import ByteTokenizer
-from router.choice.file_tokenizer import TokenizerFileError, load_tokenizer
+from router.choice.file_tokenizer import load_tokenizer
 from router.choice.remote_tokenizer import RemoteTokenizer
 from router.choice.texts import Tokenizer
 

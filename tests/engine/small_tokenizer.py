@@ -55,7 +55,7 @@ def trained(pattern: str | None = None, *, digits: bool = True) -> Tokenizer:
     return tokenizer
 
 
-def publish_tokenizer(folder: Path, *, template: str | None = CHAT_TEMPLATE, template_file: bool = False) -> None:
+def publish_tokenizer(folder: Path, *, template: str | None = CHAT_TEMPLATE) -> None:
     """Write ``tokenizer.json`` and what lies beside it."""
     trained().save(str(folder / "tokenizer.json"))
     config = {
@@ -64,8 +64,6 @@ def publish_tokenizer(folder: Path, *, template: str | None = CHAT_TEMPLATE, tem
         "eos_token": {"__type": "AddedToken", "content": "<|im_end|>"},
         "unk_token": "<|endoftext|>",
     }
-    if template is not None and template_file:
-        (folder / "chat_template.jinja").write_text(template)
-    elif template is not None:
+    if template is not None:
         config["chat_template"] = template
     (folder / "tokenizer_config.json").write_text(json.dumps(config))

@@ -117,18 +117,6 @@ def test_conversations_without_a_form_are_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_template_cannot_reach_out_of_its_sandbox(tmp_path: Path) -> None:
-    publish_tokenizer(tmp_path, template="{{ ''.__class__.__mro__[1].__subclasses__() }}")
-    with pytest.raises(TokenizerError, match="refuses the conversation"):
-        read_hf_tokenizer(tmp_path, vocab_size=VOCAB).apply_chat([{"role": "user", "content": "x"}])
-
-
-def test_a_template_may_lie_in_a_file_of_its_own(tmp_path: Path, tokenizer: TextTokenizer) -> None:
-    publish_tokenizer(tmp_path, template_file=True)
-    conversation = [{"role": "user", "content": "hi"}]
-    assert read_hf_tokenizer(tmp_path, vocab_size=VOCAB).apply_chat(conversation) == tokenizer.apply_chat(conversation)
-
-
 def test_without_a_template_there_are_no_chats(tmp_path: Path) -> None:
     publish_tokenizer(tmp_path, template=None)
     without = read_hf_tokenizer(tmp_path, vocab_size=VOCAB)
@@ -137,24 +125,8 @@ def test_without_a_template_there_are_no_chats(tmp_path: Path) -> None:
         without.apply_chat([{"role": "user", "content": "x"}])
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "complaint"),
-    [
-        ("tokenizer.json", "{", "tokenizer.json: "),
-        ("tokenizer_config.json", "[]", "tokenizer_config.json: "),
-        ("tokenizer_config.json", '{"x":' + "[" * 50_000, "tokenizer_config.json: "),
-        ("chat_template.jinja", "{% if %}", "chat template: "),
-    ],
-)
-def test_files_that_make_no_tokenizer_are_named(tmp_path: Path, file: str, content: str, complaint: str) -> None:
-    publish_tokenizer(tmp_path)
-    (tmp_path / file).write_text(content)
-    with pytest.raises(ModelError, match=complaint):
-        read_hf_tokenizer(tmp_path, vocab_size=VOCAB)
-
-
 def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"has no tokenizer\.json"):
+    with pytest.raises(ModelError, match=r"there is no .*tokenizer\.json"):
         read_hf_tokenizer(tmp_path, vocab_size=VOCAB)
 
 

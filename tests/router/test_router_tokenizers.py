@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from engine.model.byte_tokenizer import ByteTokenizer as EngineByteTokenizer
 from engine.model.byte_tokenizer import TokenizerError
 from router.choice.byte_tokenizer import ByteTokenizer
-from router.choice.file_tokenizer import TokenizerFileError, load_tokenizer
+from router.choice.file_tokenizer import load_tokenizer
 from router.choice.local_tokenizers import PROBE, TokenizerSource
 from router.choice.remote_tokenizer import MAX_REMEMBERED, RemoteTokenizer
 from router.choice.send_ids import SendIds
@@ -110,25 +110,6 @@ def test_a_conversation_goes_through_the_template_which_brings_its_own_special_t
     assert closed == expected[:-1]
 
 
-def test_a_template_file_wins_and_a_named_default_is_found(folder: Path) -> None:
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    named = [{"name": "tool_use", "template": "you"}, {"name": "default", "template": "kind"}]
-    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": named}))
-    assert load_tokenizer(folder).encode_chat(chat([{"role": "user", "content": "x"}])) == ids("kind")
-    (folder / "chat_template.jinja").write_text("world")
-    assert load_tokenizer(folder).encode_chat(chat([{"role": "user", "content": "x"}])) == ids("world")
-
-
-def test_templates_find_the_names_they_expect(folder: Path) -> None:
-    template = (
-        "{% for t in tools %}{{ t | tojson }}{% break %}{% endfor %}{{ strftime_now('%Y')[:0] }}you{{ eos_token }}"
-    )
-    (folder / "chat_template.jinja").write_text(template)
-    tools = [{"name": "<ä>"}, {"name": "second"}]
-    text = load_tokenizer(folder)._template.render(chat([], tools=tools))  # type: ignore[union-attr]
-    assert text == '{"name": "<ä>"}you</s>'
-
-
 @pytest.mark.parametrize(
     "conversation",
     [
@@ -140,23 +121,6 @@ def test_templates_find_the_names_they_expect(folder: Path) -> None:
 def test_a_conversation_the_template_cannot_take_gets_no_ids(folder: Path, conversation: Any) -> None:
     with pytest.raises(NotTokenizableError):
         load_tokenizer(folder).encode_chat(chat(conversation))
-
-
-def test_a_template_runs_in_a_sandbox(folder: Path) -> None:
-    (folder / "chat_template.jinja").write_text("{{ ''.__class__.__mro__[1].__subclasses__() }}")
-    with pytest.raises(NotTokenizableError):
-        load_tokenizer(folder).encode_chat(chat([{"role": "user", "content": "x"}]))
-
-
-def test_files_that_make_no_tokenizer_are_named(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(TokenizerFileError, match="there is no"):
-        load_tokenizer(tmp_path / "nowhere")
-    (tmp_path / "broken.json").write_text("{}")
-    with pytest.raises(TokenizerFileError, match="broken"):
-        load_tokenizer(tmp_path / "broken.json")
-    (folder / "chat_template.jinja").write_text("{% nope %}")
-    with pytest.raises(TokenizerFileError, match="nope"):
-        load_tokenizer(folder)
 
 
 def test_the_command_line_names_a_tokenizer(folder: Path) -> None:
