@@ -1,7 +1,9 @@
 """``python bench/gpu.py``: every kernel on this machine's GPU, checked against its reference and timed.
 
+Then the engine on them: with one rank, whose decode steps are captured and replayed, and with a rank on each GPU.
 Bandwidth counts the bytes that a kernel must read and write, beside those of a plain device copy in the same run. Where
-there is no GPU it says so, and nothing is wrong. Exit status 1: a kernel disagrees with its reference.
+there is no GPU it says so, and nothing is wrong. Exit status 1: a kernel disagrees with its reference, or
+ranks with the CPU.
 """
 
 from __future__ import annotations
@@ -10,10 +12,10 @@ import importlib.util
 import random
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["main"]
+__all__ = ["check_ranks", "main"]
 
 _RUNS = 30
 _COPIED_BYTES = 1 << 30  # far more than any cache on the way
@@ -30,7 +32,7 @@ def main() -> int:
         return _nothing_to_do("torch finds no GPU")
     seed = random.randrange(2**32)
     print(f"{torch.cuda.get_device_name()}, seed {seed}")
-    wrong = _check_odd_sizes(seed) + _check_and_time(seed)
+    wrong = [*_check_odd_sizes(seed), *_check_and_time(seed), *check_ranks("cuda", counts=_rank_counts())]
     if wrong:
         print(f"bench/gpu.py: these differ from their references: {', '.join(wrong)}", file=sys.stderr)
     return 1 if wrong else 0
@@ -68,6 +70,26 @@ def _check_and_time(seed: int) -> list[str]:
         reached = case.moved_bytes / seconds / 1e9
         line = f"error {error:6.0e} {seconds * 1e6:9.1f} us {reached:8.0f} GB/s {reached / copied:6.0%} of a copy"
         print(f"{case.name:<18} {line}", flush=True)
+    return wrong
+
+
+def _rank_counts() -> list[int]:
+    """One rank, and as many as there are GPUs for and the model's heads divide over."""
+    import torch
+
+    return [1, *(count for count in (2, 4) if count <= torch.cuda.device_count())]
+
+
+def check_ranks(device: str, *, counts: Sequence[int]) -> list[str]:
+    """Ask so many rank processes for what one on a CPU answers, a line for each; names of those that differ."""
+    from bench.engine_answers import answers_of_processes
+
+    expected, wrong = answers_of_processes("cpu", ranks=1), []
+    for count in counts:
+        name = f"{count} rank{'s' * (count > 1)} on {device}"
+        same = answers_of_processes(device, ranks=count) == expected
+        print(f"{name:<18} {'the same tokens as' if same else 'other tokens than'} one on a CPU", flush=True)
+        wrong += [] if same else [name]
     return wrong
 
 

@@ -1,8 +1,9 @@
 """`engine.kernels.paged_decode` as a Triton kernel: one program attends with all queries that share a KV head.
 
 A batch of few sequences would leave most of a GPU idle, so sequences are cut into spans that are attended to apart and
-merged by log-sum-exp, exactly as the shards of ranks are. How many spans depends on shapes only, never on lengths,
-which the host does not know.
+merged by log-sum-exp, exactly as the shards of ranks are. How many spans there are depends on shapes only, never on
+lengths, which the host does not know; how long they are is each sequence's own, so that a short one in a long table
+keeps as many programs busy as it has tiles.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ def paged_decode_kernel(  # type: ignore[no-untyped-def]
     lse,
     scale,
     table_stride,
-    span,
     page_size: tl.constexpr,
     group: tl.constexpr,
     head_dim: tl.constexpr,
@@ -42,15 +42,16 @@ def paged_decode_kernel(  # type: ignore[no-untyped-def]
     block_dim: tl.constexpr,
     block_tokens: tl.constexpr,
 ):
-    """Program ``(sequence, KV head, span)``: ``group`` query heads share its keys ``[start, start + span)``.
+    """Program ``(sequence, KV head, span)``: ``group`` query heads share the keys of a span of whole tiles.
 
     ``output`` is ``[spans, batch, heads, head_dim]``, ``lse`` likewise. Contiguous, all but the table's rows.
     """
     sequence = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     num_kv_heads = tl.num_programs(1)
-    first = tl.program_id(2) * span
     length = tl.load(lengths + sequence)
+    span = tl.cdiv(tl.cdiv(length, block_tokens), tl.num_programs(2)) * block_tokens
+    first = tl.program_id(2) * span
     last = tl.minimum(length, first + span)
     table = tables + sequence * table_stride
     members = tl.arange(0, block_group)
@@ -90,8 +91,8 @@ def paged_decode_triton(
     page_size, kv_heads = keys.shape[1:3]
     assert keys.is_contiguous(), "the key pages of a layer must be contiguous"
     assert values.is_contiguous(), "the value pages of a layer must be contiguous"
-    longest = tables.shape[1] * page_size
     if spans is None:
+        longest = tables.shape[1] * page_size
         spans = min(triton.cdiv(_ENOUGH_PROGRAMS, batch * kv_heads), triton.cdiv(longest, _SHORTEST_SPAN))
     parts = torch.empty((spans, *queries.shape), device=queries.device, dtype=torch.float32)
     lses = torch.empty((spans, batch, heads), device=queries.device, dtype=torch.float32)
@@ -105,7 +106,6 @@ def paged_decode_triton(
         lses,
         head_dim**-0.5,
         tables.stride(0),
-        triton.cdiv(longest, spans),
         page_size=page_size,
         group=heads // kv_heads,
         head_dim=head_dim,

@@ -99,7 +99,7 @@ def joined(
         )
     except RuntimeError as error:
         raise CollectiveError(f"{seat.size} ranks could not join: {_brief(error)}") from None
-    yield _ProcessGroup(dist.group.WORLD, range(seat.size), rank=seat.rank)
+    yield _ProcessGroup(dist.group.WORLD, range(seat.size), rank=seat.rank, timeout=timedelta(seconds=timeout))
     dist.destroy_process_group()
 
 
@@ -129,11 +129,12 @@ def _brief(error: Exception) -> str:
 class _ProcessGroup:
     """A `Group` of processes; ``members`` are ranks of the world, ``rank`` is this one's place among them."""
 
-    def __init__(self, group: dist.ProcessGroup | None, members: range, *, rank: int) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, members: range, *, rank: int, timeout: timedelta) -> None:
         self.rank = rank
         self.size = len(members)
         self._group = group  # None where this rank is alone
         self._members = members
+        self._timeout = timeout
         self._collectives = 0
 
     def all_gather(self, tensor: Tensor) -> Tensor:
@@ -160,8 +161,14 @@ class _ProcessGroup:
             return self
         first = self.rank - self.rank % size
         members = self._members[first : first + size]
-        group = dist.new_group(list(members), use_local_synchronization=True) if size > 1 else None
-        return _ProcessGroup(group, members, rank=self.rank - first)
+        return _ProcessGroup(self._formed(members), members, rank=self.rank - first, timeout=self._timeout)
+
+    def _formed(self, members: range) -> dist.ProcessGroup | None:
+        """What they exchange tensors by; a rank that is alone needs nothing."""
+        if len(members) == 1:
+            return None
+        group: dist.ProcessGroup = dist.new_group(list(members), timeout=self._timeout, use_local_synchronization=True)
+        return group
 
     def _gather(self, group: dist.ProcessGroup, own: Tensor, gathered: Tensor) -> None:
         if own.device.type == "cpu":

@@ -95,7 +95,7 @@ def live(
         place = rank_device(device, local_rank=seat.local_rank, local_size=seat.local_size)
         _share_cores(place.type)
         with torch.inference_mode(), joined(store(), seat, meeting, device=place, timeout=timeout) as group:
-            _serve(channel, build(group))
+            _serve(channel, build(group))  # the work goes before the group: NCCL waits for graphs with collectives
     except ChannelError:  # the engine has hung up: the lifeline says so and ends this process, once it gets to run
         time.sleep(_LIFELINE_SECONDS)
         return _FAILED_STATUS

@@ -8,6 +8,7 @@ alone, which all ranks share; all of them capture the same sizes in the same ste
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import torch
@@ -20,6 +21,10 @@ __all__ = ["Capture", "DecodeGraphs", "capture_on"]
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
 """Rows of a graph. A step of more is computed without one: its kernels take longer than it takes to launch them."""
+
+_CAPTURING = threading.Lock()
+"""A process may capture once at a time, and none of its threads may wait for the whole device meanwhile, which is how
+a capture begins: lanes of one process take turns."""
 
 Work = Callable[[], Tensor]
 Capture = Callable[[Work], Work]
@@ -42,7 +47,7 @@ def _cuda_capture() -> Capture:
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         # Other threads of this process, NCCL's watchdog among them, go on using CUDA meanwhile.
-        with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
+        with _CAPTURING, torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
             result = work()
 
         def replay() -> Tensor:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from bench import engine_answers
+from bench.gpu import check_ranks
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
@@ -46,3 +49,12 @@ def test_every_kernel_agrees_with_its_reference_on_sizes_that_fill_no_tile() -> 
     names = ["slot mapping", "KV store", "kernel tables", "paged decode", "extend attention", "LSE merge"]
     assert [line.rpartition(" ")[0] for line in lines] == names
     assert all(float(line.rpartition(" ")[2]) < 1e-4 for line in lines)
+
+
+def test_ranks_are_held_to_what_one_on_a_cpu_answers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check_ranks("cpu", counts=[2]) == []
+    assert capsys.readouterr().out == "2 ranks on cpu     the same tokens as one on a CPU\n"
+    monkeypatch.setattr(engine_answers, "answers_of_processes", lambda device, *, ranks: [[ranks]])
+    assert check_ranks("cpu", counts=[1, 2]) == ["2 ranks on cpu"]

@@ -39,7 +39,7 @@ def compile_attention(cache: str) -> None:
     compile_for_hopper(
         paged_decode_kernel,
         pointers="queries keys values tables lengths output lse",
-        scalars="table_stride span",
+        scalars="table_stride",
         constants=ATTENTION | {"block_group": 16},
         cache=cache,
         scale="fp32",

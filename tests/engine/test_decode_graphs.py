@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.engine_answers import NUM_BLOCKS, greedy_answers
 from contract.geometry import Geometry
 from engine.kernels.slot_mapping import NOT_HERE
 from engine.model.config import TINY
@@ -28,7 +29,6 @@ from engine.runner.torch_rank import StepTask, TorchRank
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(temperature=0.0)
-STEPS = 6
 Work = Callable[[], Tensor]
 
 
@@ -50,46 +50,18 @@ class Captures:
         return replay
 
 
-def plan(dcp_size: int) -> RankPlan:
-    return RankPlan(
-        source=ModelSource(config=TINY),
-        layout=Layout(tp_size=dcp_size, dcp_size=dcp_size),
-        geometry=Geometry(page_size=3, dcp_size=dcp_size),
-        num_blocks=60,
-        device="cpu",
-    )
-
-
 def answers(dcp_size: int, captures: list[Captures] | None) -> list[list[int]]:
-    """Greedy tokens of prompts of 1, 4 and 40 tokens; the longest starts one step after the others."""
-    one = plan(dcp_size)
+    geometry = Geometry(page_size=3, dcp_size=dcp_size)
+    layout = Layout(tp_size=dcp_size, dcp_size=dcp_size)
+    source = ModelSource(config=TINY)
+    plan = RankPlan(source=source, layout=layout, geometry=geometry, num_blocks=NUM_BLOCKS, device="cpu")
 
     def build(group: Group) -> TorchRank:
-        return TorchRank(one, group, capture=captures[group.rank] if captures else None)
+        return TorchRank(plan, group, capture=captures[group.rank] if captures else None)
 
-    sequences = [[65], [66, 67, 68, 69], [70 + token for token in range(40)]]
-    prompts = [len(sequence) for sequence in sequences]
-    tables = [list(range(20 * index, 20 * index + 20)) for index in range(3)]  # block 0 is in use
-    done = [0, 0, 0]
     world: ThreadWorld[StepTask, list[int]] = ThreadWorld(size=dcp_size, build=build)
     with closing(world):
-        for step in range(STEPS):
-            running = [0, 1, 2] if step else [1, 0]
-            chunks = [
-                Chunk(
-                    request_id=index,
-                    tokens=sequences[index][done[index] :],
-                    context_length=done[index],
-                    block_table=tables[index],
-                    sampling=GREEDY,
-                )
-                for index in running
-            ]
-            tokens = world.call(StepTask.of(chunks, one, device=CPU))[0]
-            for index, token in zip(running, tokens, strict=True):
-                done[index] = len(sequences[index])
-                sequences[index].append(token)
-    return [sequence[prompt:] for sequence, prompt in zip(sequences, prompts, strict=True)]
+        return greedy_answers(lambda chunks: world.call(StepTask.of(chunks, plan, device=CPU))[0], geometry)
 
 
 @pytest.mark.parametrize("dcp_size", [1, 2])
@@ -97,7 +69,7 @@ def test_padded_decode_steps_give_the_same_tokens_and_are_captured_once_a_size(d
     captures = [Captures() for _ in range(dcp_size)]
     assert answers(dcp_size, captures) == answers(dcp_size, None)
     # Two steps have prompts in them; the other four are of three rows, on every rank.
-    assert [(one.captured, one.replayed) for one in captures] == [(1, STEPS - 2)] * dcp_size
+    assert [(one.captured, one.replayed) for one in captures] == [(1, 4)] * dcp_size
 
 
 def decode_step(*contexts: int) -> Step:
