@@ -9,6 +9,8 @@ from typing import Protocol, TypeVar, overload, runtime_checkable
 
 import msgspec
 
+from router.choice.cut import Cut
+
 __all__ = ["Candidate", "Choice", "Circumstances", "Lazily", "Policy", "Score", "Selective", "least"]
 
 T = TypeVar("T")
@@ -74,13 +76,9 @@ class Policy(Protocol):
 
 @runtime_checkable
 class Selective(Policy, Protocol):
-    """A rule that need not see every lane of a large fleet: ``at_most`` of them will do, those that come nearest.
+    """A rule that need not see every lane of a large fleet."""
 
-    ``uncached_weight`` is what a token to compute weighs beside one that waits there.
-    """
-
-    at_most: int
-    uncached_weight: float
+    cut: Cut
 
 
 class Lazily(Sequence[T]):

@@ -18,12 +18,16 @@ import msgspec
 
 from router.choice.affinity import Affinity
 from router.choice.candidate import Candidate, Circumstances, Lazily, Policy, Selective
+from router.choice.cut import Cut
 from router.choice.decision import Considered, Decision
 from router.choice.heat import PrefixHeat
 from router.choice.load import BusyShare
+from router.choice.nearest import Nearest
+from router.choice.pioneers import Pioneers
+from router.choice.pool import Pool
 from router.choice.residence import Residences
-from router.choice.sight import LaneState, Matches, Sight, by_events, by_memory, nearest, prefix_key, unseen
-from router.intake.index import BlockIndex
+from router.choice.sight import LaneState, Sight, by_events, by_memory, prefix_key, unheld_key
+from router.intake.index import NO_MATCH, BlockIndex, Holding
 from router.prompt import Prompt
 
 __all__ = ["Chooser", "Considered", "Decision", "LaneState"]
@@ -43,8 +47,11 @@ class _Question(msgspec.Struct, Generic[L], frozen=True):
 
 
 class _Verdict(msgspec.Struct, Generic[L], frozen=True):
+    """``prefix`` and ``unheld``: keys that tell what the prompt begins with, as far as it is held and just beyond."""
+
     decision: Decision[L]
     prefix: int | None
+    unheld: int | None
 
 
 class Chooser:
@@ -58,10 +65,11 @@ class Chooser:
     ) -> None:
         self._index = index
         self._policy = policy
-        self._selective = policy if isinstance(policy, Selective) else None  # asked once: a protocol is slow to answer
+        self._cut = policy.cut if isinstance(policy, Selective) else None  # asked once: a protocol is slow to answer
         self._random = Random(seed)
         self._busy = BusyShare(now=now)
         self._heat = PrefixHeat()
+        self._pioneers = Pioneers()
         self._residences = Residences()
         self._affinity = affinity
 
@@ -70,6 +78,7 @@ class Chooser:
     ) -> Decision[L]:
         """Choose among at least one lanes. ``prompt`` is None where its token ids are unknown: nothing matches then.
 
+        Many lanes had better be a `Pool`, which is asked again and again; they are put in order for one choice else.
         ``prompt`` leaves out the last token: an engine always computes it, so a block that it completes is no hit.
         """
         question = _Question(prompt, prompt_tokens, lanes, now, self._home(session, now))
@@ -93,6 +102,10 @@ class Chooser:
         self._busy.add(chosen.uncached_tokens * lane.speed.pace(now), now=now)
         if verdict.prefix is not None:
             self._heat.add(verdict.prefix, now=now)
+        if verdict.unheld is not None:
+            self._pioneers.add(verdict.unheld, lane.handle)
+        if isinstance(question.lanes, Pool):
+            question.lanes.look_on(now)
         if self._index is not None and prompt is not None and chosen.width is not None:
             keys = prompt.keys(width=chosen.width, pairs=self._index.pairs(lane.handle))
             self._residences.of(lane.handle).use(keys, width=chosen.width, holds=partial(self._there, lane), now=now)
@@ -104,38 +117,51 @@ class Chooser:
         return self._index.holds(lane.handle, key) or key in lane.recent
 
     def _decide(self, question: _Question[L], policy: Policy, chance: Random) -> _Verdict[L]:
-        prompt, tokens, now = question.prompt, question.prompt_tokens, question.now
-        everyone = lanes = question.lanes
-        matches = self._matches(prompt, lanes)
-        if self._selective is not None and len(lanes) > self._selective.at_most:
-            lanes = nearest(self._selective, lanes, matches, prompt, prompt_tokens=tokens, now=now, random=chance)
-        sights = self._sights(prompt, lanes, matches, now)
-        prefix = None if prompt is None else prefix_key(prompt, sights)
+        prompt, now, everyone = question.prompt, question.now, len(question.lanes)
+        index = self._index if prompt is not None else None
+        holdings = index.holdings(prompt) if index is not None and prompt is not None else ()
+        lanes, unheld = question.lanes, None
+        if self._cut is not None and everyone > self._cut.at_most:
+            lanes, unheld = self._nearest(question, self._cut, holdings, chance)
+        sights: Sequence[Sight] = Lazily(len(lanes), lambda place: self._sight(question, lanes[place], holdings))
+        prefix = None if prompt is None or self._cut is None else prefix_key(prompt, sights)
         around = Circumstances(
-            busy=self._busy.share(lanes=len(everyone), now=now),
-            rate=self._busy.rate(lanes=len(everyone), now=now),
+            busy=self._busy.share(lanes=everyone, now=now),
+            rate=self._busy.rate(lanes=everyone, now=now),
             heat=0.0 if prefix is None else self._heat.of(prefix, now=now),
         )
         candidates = Lazily(len(lanes), lambda place: self._candidate(question, lanes[place], sights[place]))
         choice = policy.choose(candidates, around=around, random=chance)
-        return _Verdict(Decision(lanes, sights, candidates, choice, prompt_tokens=tokens), prefix)
+        decision = Decision(lanes, sights, candidates, choice, prompt_tokens=question.prompt_tokens)
+        return _Verdict(decision, prefix, unheld)
 
-    def _matches(self, prompt: Prompt | None, lanes: Sequence[LaneState]) -> Matches:
-        if prompt is None or self._index is None:
-            return {}
-        asked = {lane.handle for lane in lanes}
-        return {lane: match for lane, match in self._index.holders(prompt).items() if lane in asked}
+    def _nearest(
+        self, question: _Question[L], cut: Cut, holdings: Sequence[Holding], chance: Random
+    ) -> tuple[Sequence[L], int | None]:
+        """The lanes to look at closely, and the key that siblings of the prompt have just beyond what is held."""
+        prompt, lanes, now = question.prompt, question.lanes, question.now
+        if isinstance(lanes, Pool):
+            search = Nearest(lanes.order(cut, now=now), lanes.of, prompt_tokens=question.prompt_tokens, random=chance)
+        else:
+            search = Nearest.among(lanes, cut, prompt_tokens=question.prompt_tokens, now=now, random=chance)
+        width = lanes[0].width
+        if prompt is None or width is None or not cut.uncached_weight:
+            return search.find(None, (), ()), None
+        unheld = unheld_key(prompt, holdings, width=width)
+        sent = () if unheld is None else map(search.lane, self._pioneers.of(unheld))
+        remembering = [lane for lane in sent if lane is not None and unheld in lane.recent]
+        return search.find(self._index, holdings, remembering), unheld
 
-    def _sights(
-        self, prompt: Prompt | None, lanes: Sequence[LaneState], matches: Matches, now: float
-    ) -> Sequence[Sight]:
+    def _sight(self, question: _Question[L], lane: L, holdings: Sequence[Holding]) -> Sight:
+        prompt, now = question.prompt, question.now
         if prompt is None:
-            return unseen(lanes)
+            return Sight(lane.width, NO_MATCH, 0)
         if self._index is None:
-            return by_memory(prompt, lanes, now=now)
-        return by_events(prompt, lanes, matches, lasts=partial(self._lasts, now=now), now=now)
+            return by_memory(prompt, lane, now=now)
+        match = self._index.held(lane.handle, holdings)
+        return by_events(prompt, lane, match, lasts=self._lasts, now=now)
 
-    def _lasts(self, lane: LaneState, *, now: float) -> float:
+    def _lasts(self, lane: LaneState, now: float) -> float:
         """What waits will bring as many tokens as it has uncached, and a full cache drops as many for them."""
         assert self._index is not None, "asked only of what events tell"
         if math.isinf(self._residences.age(lane.handle, now)):

@@ -32,6 +32,8 @@ from random import Random
 import msgspec
 
 from router.choice.candidate import Candidate, Choice, Circumstances, Lazily, Score, least
+from router.choice.cut import Cut
+from router.choice.load import LaneLoad
 
 __all__ = ["KvAware"]
 
@@ -97,8 +99,7 @@ class _Prices(msgspec.Struct, frozen=True):
 class KvAware:
     """Lowest cost in seconds; among near-equal costs the lane with the fewest requests, then chance."""
 
-    at_most = 16
-    uncached_weight = 1.0 + WORK_PRICE + COPY_PRICE
+    cut = Cut(at_most=16, burden=LaneLoad.waiting_tokens, uncached_weight=1.0 + WORK_PRICE + COPY_PRICE)
 
     def choose(self, candidates: Sequence[Candidate], *, around: Circumstances, random: Random) -> Choice:
         """See the module."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from router.choice.candidate import Candidate, Choice, Circumstances, Lazily, Policy, Score, least
+from router.choice.cut import Cut
 from router.choice.kv_cost import KvAware
 from router.choice.memory import Memory
 from router.choice.recent import RecentPrompts
@@ -42,6 +43,8 @@ class UniformRandom:
 
 class LeastLoaded:
     """Fewest requests in flight; chance among equals."""
+
+    cut = Cut(at_most=16, burden=lambda load, _: load.in_flight)
 
     def choose(self, candidates: Sequence[Candidate], *, around: Circumstances, random: Random) -> Choice:
         """``cost`` is the number of requests in flight."""

@@ -24,7 +24,17 @@ from router.intake.lane_report import BlockRow, LaneLimits, LaneStats
 from router.intake.width import Shape
 from router.prompt import BlockKeys, Prompt
 
-__all__ = ["EVERYONE", "BlockIndex", "BlockRow", "Holding", "LaneHandle", "LaneLimits", "LaneStats", "Match"]
+__all__ = [
+    "EVERYONE",
+    "NO_MATCH",
+    "BlockIndex",
+    "BlockRow",
+    "Holding",
+    "LaneHandle",
+    "LaneLimits",
+    "LaneStats",
+    "Match",
+]
 
 LaneHandle = int
 
@@ -131,6 +141,10 @@ class BlockIndex:
         """The lane's bit in masks; 0 for a lane that is gone."""
         lane = self._lanes.get(handle)
         return 0 if lane is None else lane.claims.bit
+
+    def count(self, mask: int) -> int:
+        """How many lanes a mask has."""
+        return (mask & self._everyone).bit_count()
 
     def lanes_of(self, mask: int) -> Iterator[LaneHandle]:
         """The lanes of a mask, those of no lane left out; the cost is that of its bits."""

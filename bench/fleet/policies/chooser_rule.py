@@ -10,6 +10,7 @@ from router.choice.chooser import Chooser
 from router.choice.dispatch import Dispatch
 from router.choice.load import EngineLoad, LaneLoad
 from router.choice.memory import Memory
+from router.choice.pool import Pool
 from router.choice.speed import FleetSpeed, ReplicaSpeed
 from router.intake.index import LaneHandle
 
@@ -89,7 +90,7 @@ class ChooserRule:
             SimLane(place=place, handle=handle, width=around.block_tokens, speed=speed.replica(), recent=memory)
             for place, (handle, memory) in enumerate(zip(around.handles, memories, strict=True))
         ]
-        self._up = list(self._lanes)
+        self._up = Pool(self._lanes)
 
     def send(self, ask: Ask, *, now: float) -> ChooserTrip:
         """See `Rule`."""
@@ -104,11 +105,11 @@ class ChooserRule:
     def left(self, replica: int) -> None:
         """See `Rule`."""
         self._lanes[replica].recent.clear()
-        self._up = [lane for lane in self._up if lane.place != replica]
+        self._up.discard(self._lanes[replica])
 
     def back(self, replica: int) -> None:
         """See `Rule`."""
-        self._up = sorted([*self._up, self._lanes[replica]], key=lambda lane: lane.place)
+        self._up.add(self._lanes[replica])
 
     def reported(self, replica: int, load: EngineLoad, *, now: float) -> None:
         """See `Rule`."""

@@ -1,0 +1,95 @@
+"""The lanes that may serve a request, kept from one request to the next.
+
+A list of them, by their handles in the index and, once a rule asks for it, in the order of what they have to do: all of
+it is kept up as lanes come and go, so that nothing of a choice need be done for each of a thousand lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar, overload
+
+from router.choice.cut import Cut
+from router.choice.order import Order
+from router.choice.sight import LaneState
+from router.intake.index import LaneHandle
+
+__all__ = ["Pool"]
+
+L = TypeVar("L", bound=LaneState)
+
+
+class Pool(Sequence[L]):
+    """Lanes in the order in which they came. Whoever keeps it says when one of them has another handle."""
+
+    def __init__(self, lanes: Iterable[L] = ()) -> None:
+        self._lanes: list[L] = []
+        self._handles: dict[L, LaneHandle] = {}
+        self._by_handle: dict[LaneHandle, L] = {}
+        self._order: Order[L] | None = None
+        for lane in lanes:
+            self.add(lane)
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def __iter__(self) -> Iterator[L]:
+        return iter(self._lanes)
+
+    @overload
+    def __getitem__(self, place: int) -> L: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[L]: ...
+    def __getitem__(self, place: int | slice) -> L | Sequence[L]:
+        return self._lanes[place]
+
+    def __contains__(self, lane: object) -> bool:
+        return lane in self._handles
+
+    def add(self, lane: L) -> None:
+        """Take one in; one that is here is known by its handle of now."""
+        if lane in self._handles:
+            self._by_handle.pop(self._handles[lane], None)
+        else:
+            self._lanes.append(lane)
+            if self._order is not None:
+                self._order.add(lane)
+                lane.load.tell(self._order.changed)
+        self._handles[lane] = lane.handle
+        self._by_handle[lane.handle] = lane
+
+    def discard(self, lane: L) -> None:
+        """Let one go, if it is here."""
+        if lane not in self._handles:
+            return
+        del self._by_handle[self._handles.pop(lane)]
+        self._lanes.remove(lane)
+        if self._order is not None:
+            lane.load.tell_no_more(self._order.changed)
+            self._order.discard(lane)
+
+    def of(self, handle: LaneHandle) -> L | None:
+        """The lane that has this handle in the index, if it is here."""
+        return self._by_handle.get(handle)
+
+    def order(self, cut: Cut, *, now: float) -> Order[L]:
+        """The lanes in order, those whose books have changed in their places; kept up from the first call on."""
+        if self._order is None:
+            self._order = Order(cut, self._lanes)
+            for lane in self._lanes:
+                lane.load.tell(self._order.changed)
+        assert self._order.cut is cut, "a pool is asked by one rule"
+        self._order.refresh(now)
+        return self._order
+
+    def look_on(self, now: float) -> None:
+        """A choice was made: look anew at some lanes whose books have not changed for long."""
+        if self._order is not None:
+            self._order.look_on(now)
+
+    def close(self) -> None:
+        """Nobody asks any more: the lanes' books have one listener less."""
+        if self._order is not None:
+            for lane in self._lanes:
+                lane.load.tell_no_more(self._order.changed)
+            self._order = None
