@@ -6,8 +6,6 @@ else counts in tokens: widths that are asked for and matches that are answered a
 
 from __future__ import annotations
 
-from msgspec import structs
-
 from bench.fleet.engine import findable
 from bench.workloads.request import Ask
 from router.intake.index import EVERYONE, BlockIndex, Holding, LaneHandle
@@ -36,8 +34,10 @@ class UnitIndex(BlockIndex):
 
     def holdings(self, prompt: Prompt, *, asked: int = EVERYONE) -> list[Holding]:
         """See `BlockIndex`."""
-        found = super().holdings(prompt, asked=asked)
-        return [structs.replace(holding, tokens=holding.blocks * self.block_tokens) for holding in found]
+        return [
+            Holding(found.lanes, tokens=found.blocks * self.block_tokens, blocks=found.blocks, keys=found.keys)
+            for found in super().holdings(prompt, asked=asked)
+        ]
 
     def gpu_tokens(self, handle: LaneHandle) -> int:
         """See `BlockIndex`."""

@@ -8,8 +8,7 @@ heat of the prefix, the session's last lane, the policy. The clock is handed in.
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 from typing import Generic, TypeVar
@@ -21,29 +20,19 @@ from router.choice.candidate import Candidate, Circumstances, Lazily, Policy, Se
 from router.choice.cut import Cut
 from router.choice.decision import Considered, Decision
 from router.choice.heat import PrefixHeat
+from router.choice.judging import Judging
 from router.choice.load import BusyShare
 from router.choice.nearest import Nearest
 from router.choice.pioneers import Pioneers
 from router.choice.pool import Pool
 from router.choice.residence import Residences
-from router.choice.sight import LaneState, Sight, by_events, by_memory, prefix_key, unheld_key
-from router.intake.index import NO_MATCH, BlockIndex, Holding
+from router.choice.sight import LaneState, Sight, prefix_key
+from router.intake.index import BlockIndex
 from router.prompt import Prompt
 
 __all__ = ["Chooser", "Considered", "Decision", "LaneState"]
 
-_GPU_ONLY: Mapping[str, int] = {}
 L = TypeVar("L", bound=LaneState)
-
-
-class _Question(msgspec.Struct, Generic[L], frozen=True):
-    """Where a prompt should go now. ``home``: where its session was served last."""
-
-    prompt: Prompt | None
-    prompt_tokens: int
-    lanes: Sequence[L]
-    now: float
-    home: tuple[str, int] | None
 
 
 class _Verdict(msgspec.Struct, Generic[L], frozen=True):
@@ -81,9 +70,9 @@ class Chooser:
         Many lanes had better be a `Pool`, which is asked again and again; they are put in order for one choice else.
         ``prompt`` leaves out the last token: an engine always computes it, so a block that it completes is no hit.
         """
-        question = _Question(prompt, prompt_tokens, lanes, now, self._home(session, now))
-        verdict = self._decide(question, self._policy, self._random)
-        self._settle(question, verdict, session)
+        judging: Judging[L] = self._judging(prompt, prompt_tokens=prompt_tokens, now=now, session=session)
+        verdict = self._decide(judging, lanes, self._policy, self._random)
+        self._settle(judging, lanes, verdict, session)
         return verdict.decision
 
     def explain(
@@ -92,20 +81,32 @@ class Chooser:
         """What ``choose`` would return now, leaving no trace: the next choice is the same as without it."""
         chance = Random()
         chance.setstate(self._random.getstate())
-        question = _Question(prompt, prompt_tokens, lanes, now, self._home(session, now))
-        return self._decide(question, copy.copy(self._policy), chance).decision
+        judging: Judging[L] = self._judging(prompt, prompt_tokens=prompt_tokens, now=now, session=session)
+        return self._decide(judging, lanes, copy.copy(self._policy), chance).decision
 
-    def _settle(self, question: _Question[L], verdict: _Verdict[L], session: str | None) -> None:
+    def _judging(self, prompt: Prompt | None, *, prompt_tokens: int, now: float, session: str | None) -> Judging[L]:
+        affinity = None if session is None else self._affinity
+        return Judging(
+            prompt,
+            prompt_tokens=prompt_tokens,
+            now=now,
+            index=self._index,
+            residences=self._residences,
+            home=None if affinity is None or session is None else affinity.place(session, now=now),
+            away_seconds=0.0 if affinity is None else affinity.seconds,
+        )
+
+    def _settle(self, judging: Judging[L], lanes: Sequence[L], verdict: _Verdict[L], session: str | None) -> None:
         """Remember what was decided."""
-        chosen, prompt, now = verdict.decision.chosen, question.prompt, question.now
+        chosen, prompt, now = verdict.decision.chosen, judging.prompt, judging.now
         lane = chosen.lane
         self._busy.add(chosen.uncached_tokens * lane.speed.pace(now), now=now)
         if verdict.prefix is not None:
             self._heat.add(verdict.prefix, now=now)
         if verdict.unheld is not None:
             self._pioneers.add(verdict.unheld, lane.handle)
-        if isinstance(question.lanes, Pool):
-            question.lanes.look_on(now)
+        if isinstance(lanes, Pool):
+            lanes.look_on(now)
         if self._index is not None and prompt is not None and chosen.width is not None:
             keys = prompt.keys(width=chosen.width, pairs=self._index.pairs(lane.handle))
             self._residences.of(lane.handle).use(keys, width=chosen.width, holds=partial(self._there, lane), now=now)
@@ -116,82 +117,41 @@ class Chooser:
         assert self._index is not None, "asked only of what events tell"
         return self._index.holds(lane.handle, key) or key in lane.recent
 
-    def _decide(self, question: _Question[L], policy: Policy, chance: Random) -> _Verdict[L]:
-        prompt, now, everyone = question.prompt, question.now, len(question.lanes)
-        index = self._index if prompt is not None else None
-        holdings = index.holdings(prompt) if index is not None and prompt is not None else ()
-        lanes, unheld = question.lanes, None
+    def _decide(self, judging: Judging[L], asked: Sequence[L], policy: Policy, chance: Random) -> _Verdict[L]:
+        now, everyone = judging.now, len(asked)
+        lanes, unheld = asked.members if isinstance(asked, Pool) else asked, None
         if self._cut is not None and everyone > self._cut.at_most:
-            lanes, unheld = self._nearest(question, self._cut, holdings, chance)
-        sights: Sequence[Sight] = Lazily(len(lanes), lambda place: self._sight(question, lanes[place], holdings))
-        prefix = None if prompt is None or self._cut is None else prefix_key(prompt, sights)
+            lanes, unheld = self._nearest(judging, asked, self._cut, chance)
+        sights: Sequence[Sight]
+        candidates: Sequence[Candidate]
+        if self._cut is None:  # whoever may be shown a whole fleet looks at few of its lanes
+            sights = Lazily(len(lanes), lambda place: judging.sight(lanes[place]))
+            candidates = Lazily(len(lanes), lambda place: judging.candidate(lanes[place], sights[place]))
+        else:
+            sights = [judging.sight(lane) for lane in lanes]
+            candidates = [judging.candidate(lane, sight) for lane, sight in zip(lanes, sights, strict=True)]
+        prefix = None if judging.prompt is None or self._cut is None else prefix_key(judging.prompt, sights)
         around = Circumstances(
             busy=self._busy.share(lanes=everyone, now=now),
             rate=self._busy.rate(lanes=everyone, now=now),
             heat=0.0 if prefix is None else self._heat.of(prefix, now=now),
         )
-        candidates = Lazily(len(lanes), lambda place: self._candidate(question, lanes[place], sights[place]))
         choice = policy.choose(candidates, around=around, random=chance)
-        decision = Decision(lanes, sights, candidates, choice, prompt_tokens=question.prompt_tokens)
+        decision = Decision(lanes, sights, candidates, choice, prompt_tokens=judging.prompt_tokens)
         return _Verdict(decision, prefix, unheld)
 
     def _nearest(
-        self, question: _Question[L], cut: Cut, holdings: Sequence[Holding], chance: Random
+        self, judging: Judging[L], lanes: Sequence[L], cut: Cut, chance: Random
     ) -> tuple[Sequence[L], int | None]:
         """The lanes to look at closely, and the key that siblings of the prompt have just beyond what is held."""
-        prompt, lanes, now = question.prompt, question.lanes, question.now
+        tokens, now, width = judging.prompt_tokens, judging.now, lanes[0].width
         if isinstance(lanes, Pool):
-            search = Nearest(lanes.order(cut, now=now), lanes.of, prompt_tokens=question.prompt_tokens, random=chance)
+            search = Nearest(lanes.order(cut, now=now), lanes.of, prompt_tokens=tokens, random=chance)
         else:
-            search = Nearest.among(lanes, cut, prompt_tokens=question.prompt_tokens, now=now, random=chance)
-        width = lanes[0].width
-        if prompt is None or width is None or not cut.uncached_weight:
+            search = Nearest.among(lanes, cut, prompt_tokens=tokens, now=now, random=chance)
+        if judging.prompt is None or width is None or not cut.uncached_weight:
             return search.find(None, (), ()), None
-        unheld = unheld_key(prompt, holdings, width=width)
+        unheld = judging.key_unheld(width=width)
         sent = () if unheld is None else map(search.lane, self._pioneers.of(unheld))
         remembering = [lane for lane in sent if lane is not None and unheld in lane.recent]
-        return search.find(self._index, holdings, remembering), unheld
-
-    def _sight(self, question: _Question[L], lane: L, holdings: Sequence[Holding]) -> Sight:
-        prompt, now = question.prompt, question.now
-        if prompt is None:
-            return Sight(lane.width, NO_MATCH, 0)
-        if self._index is None:
-            return by_memory(prompt, lane, now=now)
-        match = self._index.held(lane.handle, holdings)
-        return by_events(prompt, lane, match, lasts=self._lasts, now=now)
-
-    def _lasts(self, lane: LaneState, now: float) -> float:
-        """What waits will bring as many tokens as it has uncached, and a full cache drops as many for them."""
-        assert self._index is not None, "asked only of what events tell"
-        if math.isinf(self._residences.age(lane.handle, now)):
-            return 1.0
-        room = self._index.gpu_tokens(lane.handle)
-        return max(1.0 - lane.load.queued_tokens / room, 0.0) if room else 1.0
-
-    def _candidate(self, question: _Question[L], lane: L, sight: Sight) -> Candidate:
-        now, load, pace = question.now, lane.load, lane.speed.pace(question.now)
-        backlog, surplus, tiers = load.backlog(pace=pace, now=now), load.surplus(now), sight.match.tiers
-        return Candidate(
-            held_tokens=sight.held,
-            uncached_tokens=question.prompt_tokens - sight.held,
-            tiers=_GPU_ONLY if len(tiers) == ("GPU" in tiers) else tiers,
-            waiting_tokens=backlog.waiting,
-            running_tokens=backlog.running,
-            decoding=load.decoding,
-            in_flight=load.in_flight + surplus.decoding,
-            foreign_tokens=surplus.tokens,
-            foreign_decoding=surplus.decoding,
-            cache_used=surplus.cache_used,
-            cache_age=self._residences.age(lane.handle, now),
-            seconds_per_token=pace,
-            away_seconds=self._away(question.home, lane),
-        )
-
-    def _home(self, session: str | None, now: float) -> tuple[str, int] | None:
-        return None if self._affinity is None or session is None else self._affinity.place(session, now=now)
-
-    def _away(self, home: tuple[str, int] | None, lane: LaneState) -> float:
-        if self._affinity is None or home is None or home == (lane.url, lane.dp_rank):
-            return 0.0
-        return self._affinity.seconds
+        return search.find(self._index, judging.holdings, remembering), unheld

@@ -30,20 +30,20 @@ MOST_RUNGS = 16
 """Up and down; a lane forty times slower than the fleet is as good as one still slower."""
 
 LOOK_SECONDS = 1.0
-LOOKS = 4
+LOOKS = 2
 """Lanes to look at anew at a choice: those that were not for longest, and not within ``LOOK_SECONDS``."""
 
 
 class _Place(Generic[L]):
     """Where a lane stands, since when."""
 
-    __slots__ = ("burden", "lane", "looked_at", "rung", "serial")
+    __slots__ = ("burden", "factor", "lane", "looked_at", "rung", "serial")
 
     def __init__(self, lane: L, serial: int) -> None:
         self.lane = lane
         self.serial = serial
         self.burden = 0.0
-        self.rung = 0
+        self.rung, self.factor = 0, 1.0
         self.looked_at = -math.inf
 
 
@@ -94,7 +94,7 @@ class Order(Generic[L]):
     def cost(self, lane: L, extra: float) -> float:
         """The rough cost of ``extra`` more to do."""
         place = self._places[lane.load]
-        return (place.burden + extra) * RUNG**place.rung
+        return (place.burden + extra) * place.factor
 
     def rising(self, extra: float, random: Random) -> Iterator[tuple[float, L]]:
         """All lanes with their rough costs of ``extra`` more to do, the lowest first; chance among equals."""
@@ -120,7 +120,7 @@ class Order(Generic[L]):
         burden, rung = self.cut.burden(place.lane.load, now), self._rung(place.lane, now)
         if burden != place.burden or rung != place.rung:
             self._leave(place)
-            place.burden, place.rung = burden, rung
+            place.burden, place.rung, place.factor = burden, rung, RUNG**rung
             self._enter(place)
 
     def _rung(self, lane: L, now: float) -> int:

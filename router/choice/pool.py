@@ -20,50 +20,51 @@ L = TypeVar("L", bound=LaneState)
 
 
 class Pool(Sequence[L]):
-    """Lanes in the order in which they came. Whoever keeps it says when one of them has another handle."""
+    """``members`` in the order in which they came. Whoever keeps it says when one of them has another handle."""
 
     def __init__(self, lanes: Iterable[L] = ()) -> None:
-        self._lanes: list[L] = []
+        self.members: tuple[L, ...] = ()
         self._handles: dict[L, LaneHandle] = {}
         self._by_handle: dict[LaneHandle, L] = {}
         self._order: Order[L] | None = None
-        for lane in lanes:
-            self.add(lane)
+        self.add(*lanes)
 
     def __len__(self) -> int:
-        return len(self._lanes)
+        return len(self.members)
 
     def __iter__(self) -> Iterator[L]:
-        return iter(self._lanes)
+        return iter(self.members)
 
     @overload
     def __getitem__(self, place: int) -> L: ...
     @overload
     def __getitem__(self, place: slice) -> Sequence[L]: ...
     def __getitem__(self, place: int | slice) -> L | Sequence[L]:
-        return self._lanes[place]
+        return self.members[place]
 
     def __contains__(self, lane: object) -> bool:
         return lane in self._handles
 
-    def add(self, lane: L) -> None:
-        """Take one in; one that is here is known by its handle of now."""
-        if lane in self._handles:
-            self._by_handle.pop(self._handles[lane], None)
-        else:
-            self._lanes.append(lane)
-            if self._order is not None:
+    def add(self, *lanes: L) -> None:
+        """Take lanes in; one that is here is known by its handle of now."""
+        new = [lane for lane in lanes if lane not in self._handles]
+        for lane in lanes:
+            if lane in self._handles:
+                del self._by_handle[self._handles[lane]]
+            self._handles[lane] = lane.handle
+            self._by_handle[lane.handle] = lane
+        self.members += tuple(new)
+        if self._order is not None:
+            for lane in new:
                 self._order.add(lane)
                 lane.load.tell(self._order.changed)
-        self._handles[lane] = lane.handle
-        self._by_handle[lane.handle] = lane
 
     def discard(self, lane: L) -> None:
         """Let one go, if it is here."""
         if lane not in self._handles:
             return
         del self._by_handle[self._handles.pop(lane)]
-        self._lanes.remove(lane)
+        self.members = tuple(other for other in self.members if other is not lane)
         if self._order is not None:
             lane.load.tell_no_more(self._order.changed)
             self._order.discard(lane)
@@ -75,8 +76,8 @@ class Pool(Sequence[L]):
     def order(self, cut: Cut, *, now: float) -> Order[L]:
         """The lanes in order, those whose books have changed in their places; kept up from the first call on."""
         if self._order is None:
-            self._order = Order(cut, self._lanes)
-            for lane in self._lanes:
+            self._order = Order(cut, self.members)
+            for lane in self.members:
                 lane.load.tell(self._order.changed)
         assert self._order.cut is cut, "a pool is asked by one rule"
         self._order.refresh(now)
@@ -90,6 +91,6 @@ class Pool(Sequence[L]):
     def close(self) -> None:
         """Nobody asks any more: the lanes' books have one listener less."""
         if self._order is not None:
-            for lane in self._lanes:
+            for lane in self.members:
                 lane.load.tell_no_more(self._order.changed)
             self._order = None

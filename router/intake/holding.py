@@ -26,21 +26,20 @@ class Match(msgspec.Struct, frozen=True):
 NO_MATCH = Match(tokens=0, tiers={})
 
 
-class Holding(msgspec.Struct, frozen=True, kw_only=True):
+class Holding:
     """Lanes that hold as much of a prompt: ``tokens`` each, the first ``blocks`` of ``keys``.
 
-    ``lanes`` is a mask of the index's bits.
+    ``lanes`` is a mask of the index's bits; ``on_gpu`` what those of them hold that keep everything there.
     """
 
-    lanes: int
-    tokens: int
-    blocks: int
-    keys: BlockKeys
+    __slots__ = ("blocks", "keys", "lanes", "on_gpu", "tokens")
 
-    @property
-    def on_gpu(self) -> Match:
-        """Of a lane that keeps everything there."""
-        return Match(self.tokens, {_GPU: self.tokens})
+    def __init__(self, lanes: int, *, tokens: int, blocks: int, keys: BlockKeys) -> None:
+        self.lanes = lanes
+        self.tokens = tokens
+        self.blocks = blocks
+        self.keys = keys
+        self.on_gpu = Match(tokens, {_GPU: tokens})
 
     def of(self, lane: LaneBlocks) -> Match:
         """One of its lanes, with its own tiers."""

@@ -50,7 +50,7 @@ class BlockIndex:
         self._limits = limits or LaneLimits()
         self._holders = Holders()
         self._lanes: dict[LaneHandle, LaneBlocks] = {}
-        self._by_bit: dict[int, tuple[LaneHandle, LaneBlocks]] = {}
+        self._by_place: dict[int, LaneHandle] = {}
         self._everyone = 0
         self._shapes: dict[Shape, int] = {}
         self._handles = itertools.count(1)
@@ -61,7 +61,7 @@ class BlockIndex:
         handle = next(self._handles)
         lane = LaneBlocks(bit=bit, holders=self._holders, advertised_width=advertised_width, limits=self._limits)
         self._lanes[handle] = lane
-        self._by_bit[bit] = (handle, lane)
+        self._by_place[bit.bit_length()] = handle
         self._everyone |= bit
         self._enter(lane)
         return handle
@@ -71,7 +71,7 @@ class BlockIndex:
         lane = self._lanes.pop(handle)
         self._leave(lane, lane.width.shape)
         lane.forget()
-        del self._by_bit[lane.claims.bit]
+        del self._by_place[lane.claims.bit.bit_length()]
         self._everyone ^= lane.claims.bit
 
     def clear(self, handle: LaneHandle) -> None:
@@ -95,8 +95,9 @@ class BlockIndex:
             self._enter(lane)
 
     def width(self, handle: LaneHandle) -> int | None:
-        """Tokens per block as the events say; until the first of them, as advertised."""
-        return self._lanes[handle].width.current
+        """Tokens per block as the events say; until the first of them, as advertised; None if the lane is gone."""
+        lane = self._lanes.get(handle)
+        return None if lane is None else lane.width.current
 
     def pairs(self, handle: LaneHandle) -> bool:
         """Whether the lane's blocks hold pairs of neighbouring tokens, as far as its events say; not if it is gone."""
@@ -109,7 +110,7 @@ class BlockIndex:
         ``asked``: the lanes that anybody wants to know of, as a mask of their bits.
         """
         return [
-            Holding(lanes=lanes, tokens=depth * width, blocks=depth, keys=keys)
+            Holding(lanes, tokens=depth * width, blocks=depth, keys=keys)
             for (width, pairs), mask in self._shapes.items()
             if mask & asked
             for keys in (prompt.keys(width=width, pairs=pairs),)
@@ -149,10 +150,12 @@ class BlockIndex:
     def lanes_of(self, mask: int) -> Iterator[LaneHandle]:
         """The lanes of a mask, those of no lane left out; the cost is that of its bits."""
         mask &= self._everyone
-        while mask:
-            bit = mask & -mask
-            yield self._by_bit[bit][0]
-            mask ^= bit
+        words = mask.to_bytes(-(-mask.bit_length() // 64) * 8, "little")
+        for place, word in enumerate(memoryview(words).cast("Q")):  # small numbers: a mask may have a thousand bits
+            while word:
+                bit = word & -word
+                yield self._by_place[64 * place + bit.bit_length()]
+                word ^= bit
 
     def holds(self, handle: LaneHandle, key: int) -> bool:
         """Whether a lane holds a block of this key, wherever it stands; not if the lane is gone."""
@@ -187,16 +190,15 @@ class BlockIndex:
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless all parts agree with each other."""
-        assert self._by_bit == {lane.claims.bit: (handle, lane) for handle, lane in self._lanes.items()}, (
-            "bits of lanes"
-        )
+        places = {lane.claims.bit.bit_length(): handle for handle, lane in self._lanes.items()}
+        assert self._by_place == places, "bits of lanes"
         shapes: dict[Shape, int] = {}
         for lane in self._lanes.values():
             if lane.width.shape is not None:
                 shapes[lane.width.shape] = shapes.get(lane.width.shape, 0) | lane.claims.bit
         assert self._shapes == shapes, "lanes by width"
         self._holders.check_invariants()
-        assert self._everyone == sum(self._by_bit), "the bits of all lanes"
+        assert self._everyone == sum(lane.claims.bit for lane in self._lanes.values()), "the bits of all lanes"
         assert not any(mask & ~self._everyone for mask in self._holders.masks().values()), "a mask names no lane"
         for lane in self._lanes.values():
             lane.check_invariants()
@@ -219,13 +221,8 @@ class BlockIndex:
             yield alive, depth
 
     def _matches(self, holding: Holding) -> Iterator[tuple[LaneHandle, Match]]:
-        """By lane; on the GPU one answer serves all."""
-        on_gpu, lanes = holding.on_gpu, holding.lanes
-        while lanes:
-            bit = lanes & -lanes
-            handle, lane = self._by_bit[bit]
-            yield handle, on_gpu if lane.claims.all_on_gpu else holding.of(lane)
-            lanes ^= bit
+        """By lane."""
+        return ((handle, holding.of(self._lanes[handle])) for handle in self.lanes_of(holding.lanes))
 
     def _enter(self, lane: LaneBlocks) -> None:
         """Count a lane among those of its width and mode; one whose width nobody knows matches nothing."""
