@@ -14,9 +14,11 @@ from bench.fleet import command as fleet
 from bench.index import command as index
 from bench.router import command as router
 from bench.suite import command as suite
-from program.command_line import LineParser
+from program.command_line import LineParser, complain
 
 __all__ = ["main"]
+
+INTERRUPTED = 130  # as shells call what Ctrl-C ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,7 +36,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     tracing.add_command(commands)
     suite.add_command(commands)
     args = parser.parse_args(argv)
-    status: int = args.run(args)
+    return _run(args, program=f"bench {args.command}")
+
+
+def _run(args: argparse.Namespace, *, program: str) -> int:
+    """The command's exit status. Whatever it has started is ended by the time it raises."""
+    try:
+        status: int = args.run(args)
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted; every process has been stopped", file=sys.stderr)
+        return INTERRUPTED
+    except ModuleNotFoundError as error:
+        return complain(program, f"{error.name} is not installed: pip install 'kvsteer[engine]'", status=1)
     return status
 
 

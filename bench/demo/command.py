@@ -26,12 +26,13 @@ from bench.demo.trace import TraceScenario
 from bench.flag_values import above, at_least
 from bench.router_view import RouterError
 from bench.texts import find_texts
+from program.command_line import BAD_FLAGS_STATUS
 
 __all__ = ["add_command", "make_scenario"]
 
 POLICIES = ("round_robin", "kv")
 PLAIN_WIDTH = 120
-HELD, FAILED, BAD_FLAGS, INTERRUPTED = 0, 1, 2, 130
+HELD, FAILED = 0, 1
 _BOTH = ("replicas", "seed", "cache_share")
 _CHATS_ONLY = ("model", "texts", "conversations", "turns")
 _SHAPE = ("conversations", "turns")
@@ -117,14 +118,22 @@ def _run(args: argparse.Namespace) -> int:
         if args.logs is not None:
             args.logs.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:  # TraceError is a ValueError
-        return _complain(str(error), BAD_FLAGS)
-    logs = args.logs or Path(mkdtemp(prefix="kvsteer-demo-"))
-    status = _play(scenario, console, logs)
+        return _complain(str(error), BAD_FLAGS_STATUS)
     if args.logs is not None:
-        return status
+        return _play(scenario, console, args.logs)
+    return _play_with_passing_logs(scenario, console)
+
+
+def _play_with_passing_logs(scenario: Scenario, console: Console) -> int:
+    """Likewise with logs that are kept only where something failed."""
+    logs, status = Path(mkdtemp(prefix="kvsteer-demo-")), HELD
+    try:
+        status = _play(scenario, console, logs)
+    finally:
+        if status != FAILED:
+            rmtree(logs)
     if status == FAILED:
-        return _complain(f"the output of every process is kept in {logs}", FAILED)
-    rmtree(logs)
+        _complain(f"the output of every process is kept in {logs}", FAILED)
     return status
 
 
@@ -136,8 +145,8 @@ def _console() -> Console:
 def _play(scenario: Scenario, console: Console, logs: Path) -> int:
     try:
         runs = asyncio.run(_until_signalled(scenario, console, logs))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        return _complain("interrupted; every process has been stopped", INTERRUPTED)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
     except (ChildError, FleetError, RouterError, RequestError) as error:
         return _complain(str(error), FAILED)
     return _conclude(runs, scenario, console)

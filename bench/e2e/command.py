@@ -25,7 +25,6 @@ from router.trace.lines import TraceError
 
 __all__ = ["add_command"]
 
-INTERRUPTED = 130  # as shells call what Ctrl-C ended
 _ROUTERS = (
     Router(product=KVSTEER, policy="kv"),
     Router(product=KVSTEER, policy="round_robin"),
@@ -58,9 +57,8 @@ def _run(args: argparse.Namespace) -> int:
         _say(*(f"{one.name} {why}" for one in lineup.routers if (why := one.blind_because) is not None))
         asyncio.run(_print_figures(lineup.routers, scene, runs=args.runs, json=args.json))
     except (LineupError, TraceError, SceneError, ChildError, EnginesError, RunError) as error:
-        return _complain(str(error))
-    except KeyboardInterrupt:
-        return _complain("interrupted; every process has been stopped", status=INTERRUPTED)
+        _say(str(error))
+        return 1
     return 0
 
 
@@ -96,8 +94,3 @@ async def _print_figures(routers: Sequence[Router], scene: Scene, *, runs: int, 
 def _say(*lines: str) -> None:
     for line in lines:
         print(f"bench e2e: {line}", file=sys.stderr)
-
-
-def _complain(line: str, *, status: int = 1) -> int:
-    _say(line)
-    return status

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 
@@ -36,8 +35,6 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def _run(args: argparse.Namespace) -> int:
     os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
     ask_for_huge_pages()
-    if importlib.util.find_spec("torch") is None:
-        return _complain("torch is not installed: pip install 'kvsteer[engine]'")
     from bench.engine.measure import Plan, measure
 
     if args.model_path == str(FOLDER) and not FOLDER.is_dir():
@@ -55,14 +52,10 @@ def _run(args: argparse.Namespace) -> int:
         for one in measure(plan, say=_say):
             print(as_json(one) if args.json else as_text(one), flush=True)
     except ModelError as error:
-        return _complain(str(error))
+        _say(str(error))
+        return 1
     return 0
 
 
 def _say(line: str) -> None:
     print(f"bench engine: {line}", file=sys.stderr)
-
-
-def _complain(line: str) -> int:
-    _say(line)
-    return 1

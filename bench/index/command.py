@@ -14,8 +14,6 @@ from pathlib import Path
 
 from bench.figures import as_json, as_text
 from bench.flag_values import at_least
-from bench.index.rounds import FULL, QUICK, TrialError, measure
-from bench.index.service_trial import ServiceError
 
 __all__ = ["add_command"]
 
@@ -25,7 +23,7 @@ _DYNAMO = Path(__file__).parent.parent.parent / ".venv-peer-dynamo" / "bin" / "p
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``index`` to the commands."""
     parser = commands.add_parser("index", help="measure the index: hashing, look-up, ingest, memory; ours and Dynamo's")
-    parser.add_argument("--rounds", type=at_least(1), help=f"figures are medians of so many (default: {FULL.rounds})")
+    parser.add_argument("--rounds", type=at_least(1), help="figures are medians of so many; with --quick fewer")
     parser.add_argument("--quick", action="store_true", help="little of everything: to see that it works")
     parser.add_argument("--alone", action="store_true", help="leave Dynamo out")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -33,6 +31,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _run(args: argparse.Namespace) -> int:
+    # Only here: workloads are numpy's, which not every install has.
+    from bench.index.rounds import FULL, QUICK, TrialError, measure
+    from bench.index.service_trial import ServiceError
+
     plan = QUICK if args.quick else FULL
     plan = replace(plan, rounds=args.rounds or plan.rounds)
     dynamo = None if args.alone or not _DYNAMO.exists() else _DYNAMO

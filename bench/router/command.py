@@ -30,7 +30,6 @@ _ROUTERS = (
     Router(product=VLLM_ROUTER, policy="round_robin"),
     Router(product=SMG, policy="cache_aware"),
 )
-INTERRUPTED = 130  # as shells call what Ctrl-C ended
 _LENGTHS, _QUICK_LENGTHS = (200, 8192), (1024,)
 
 
@@ -65,9 +64,8 @@ def _run(args: argparse.Namespace) -> int:
         )
         uvloop.run(_measure(lineup.routers, plan, _print_json if args.json else _print_text))
     except (LineupError, ChildError, RequestError) as error:
-        return _complain(str(error))
-    except KeyboardInterrupt:
-        return _complain("interrupted; every process has been stopped", status=INTERRUPTED)
+        _say(str(error))
+        return 1
     return 0
 
 
@@ -96,8 +94,3 @@ def _print_text(one: Figure) -> None:
 def _say(*lines: str) -> None:
     for line in lines:
         print(f"bench router: {line}", file=sys.stderr)
-
-
-def _complain(line: str, *, status: int = 1) -> int:
-    _say(line)
-    return status
