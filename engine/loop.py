@@ -7,16 +7,14 @@ decisions are the scheduler's.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import threading
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
-from typing import Any, Generic, TypeVar
+from concurrent.futures import Future
+from typing import TypeVar
 
 import msgspec
 
@@ -27,6 +25,7 @@ from engine.parallel.world import RankFailedError
 from engine.request import Namespace, Output, RequestError, SamplingParams
 from engine.runner.base import Runner
 from engine.scheduler import Scheduler
+from engine.wishes import Abort, Call, EngineDead, Submission, Wish
 
 __all__ = ["EngineDead", "EngineLoop", "EngineOverloaded", "Holding", "Listener", "Output", "RequestError"]
 
@@ -38,11 +37,7 @@ logger = logging.getLogger(__name__)
 NO_OUTPUTS: Mapping[int, Output] = {}
 
 
-class EngineDead(RuntimeError):  # noqa: N818 - says what is, not what went wrong
-    """A step failed or the loop was closed: nothing will be computed any more."""
-
-
-class EngineOverloaded(RuntimeError):  # noqa: N818 - as above; it may pass
+class EngineOverloaded(RuntimeError):  # noqa: N818 - says what is, not what went wrong
     """As many requests run and wait as may; the message names the limit."""
 
 
@@ -51,43 +46,6 @@ class Holding(msgspec.Struct, frozen=True):
 
     seq: int
     events: Sequence[Event]
-
-
-class _Submission(msgspec.Struct, frozen=True):
-    request_id: int
-    prompt: array[int]
-    sampling: SamplingParams
-    namespace: Namespace
-
-
-class _Abort(msgspec.Struct, frozen=True):
-    request_id: int
-
-
-class _Call(Generic[T]):
-    """A function to run between two steps, and the future that waits for it."""
-
-    def __init__(self, fn: Callable[[], T]) -> None:
-        self._fn = fn
-        self.future: Future[T] = Future()
-
-    def run(self, settle: Callable[[], None]) -> None:
-        if not self.future.set_running_or_notify_cancel():
-            return
-        try:
-            result = self._fn()
-        except Exception as error:  # belongs to the caller, who reads it from the future
-            self.future.set_exception(error)
-            return
-        settle()
-        self.future.set_result(result)
-
-    def fail(self, error: EngineDead) -> None:
-        with contextlib.suppress(InvalidStateError):  # it may be cancelled at any moment
-            self.future.set_exception(error)
-
-
-_Wish = _Submission | _Abort | _Call[Any]
 
 
 class EngineLoop:
@@ -109,7 +67,7 @@ class EngineLoop:
         self._publish = publish
         self._clock = clock
         self._changed = threading.Condition()  # guards the inbox, the two below it and how the loop ended
-        self._inbox: deque[_Wish] = deque()
+        self._inbox: deque[Wish] = deque()
         self._listeners: dict[int, Listener] = {}
         self._leaving: set[int] = set()  # aborted, not dropped yet
         self._closing = False
@@ -177,7 +135,7 @@ class EngineLoop:
             if len(self._listeners) >= most:
                 raise EngineOverloaded(f"{len(self._listeners)} requests are in the engine, its limit is {most}")
             request_id = next(self._ids)
-            self._put(_Submission(request_id, packed, sampling, namespace))
+            self._put(Submission(request_id, packed, sampling, namespace))
             self._listeners[request_id] = on_output
         return request_id
 
@@ -185,7 +143,7 @@ class EngineLoop:
         """Drop a request before the next step; its listener gets a last output. Nothing happens if it has ended."""
         with self._changed:
             if request_id in self._listeners and request_id not in self._leaving:
-                self._put(_Abort(request_id))
+                self._put(Abort(request_id))
                 self._leaving.add(request_id)
 
     def call(self, fn: Callable[[], T]) -> Future[T]:
@@ -197,7 +155,7 @@ class EngineLoop:
         Raises:
             EngineDead: nothing is computed any more.
         """
-        call = _Call(fn)
+        call = Call(fn)
         with self._changed:
             self._put(call)
         return call.future
@@ -210,7 +168,7 @@ class EngineLoop:
         """Everything held after the batch whose number ``last_seq`` reads, on the loop's thread, from the publisher."""
         return self.call(lambda: Holding(last_seq(), self._scheduler.held_events()))
 
-    def _put(self, wish: _Wish) -> None:
+    def _put(self, wish: Wish) -> None:
         if self._ended is not None:
             raise EngineDead(str(self._ended))
         self._inbox.append(wish)
@@ -255,14 +213,14 @@ class EngineLoop:
             self._inbox.popleft()  # only now: should granting it end the loop, it is still there to be told
         self._settle()
 
-    def _grant(self, wish: _Wish) -> None:
+    def _grant(self, wish: Wish) -> None:
         match wish:
-            case _Submission():
+            case Submission():
                 self._scheduler.add(wish.request_id, wish.prompt, wish.sampling, wish.namespace)
-            case _Abort():
+            case Abort():
                 output = self._scheduler.abort(wish.request_id)
                 self._settle({} if output is None else {wish.request_id: output})
-            case _Call():
+            case Call():
                 self._settle()
                 wish.run(self._settle)
 
@@ -306,7 +264,7 @@ class EngineLoop:
             wishes, self._inbox = self._inbox, deque()
             listeners, self._listeners = self._listeners, {}
         for wish in wishes:
-            if isinstance(wish, _Call):
+            if isinstance(wish, Call):
                 wish.fail(error)
         last = Output(token_ids=[], cached_tokens=0, finish_reason="abort", error=str(error))
         for request_id, listener in listeners.items():

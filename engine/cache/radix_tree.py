@@ -11,11 +11,11 @@ from array import array
 from collections.abc import Iterator, Sequence
 
 import msgspec
-from sortedcontainers import SortedDict
 
 from contract.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from contract.hashing import TokenIdError
 from engine.cache.coalesce import coalesce
+from engine.cache.eviction_order import EvictionOrder
 from engine.cache.node import Node
 from engine.cache.page_hash import chain_digests
 from engine.request import Namespace
@@ -49,10 +49,9 @@ class RadixTree:
 
     def _start_empty(self) -> None:
         self._root = Node(parent=None, namespace=SHARED, tokens=array("Q"), digests=[], blocks=[])
-        self._uses = 0
         self._held = 0
         self._locked = 0
-        self._evictable = SortedDict()  # last_used -> unlocked leaf, in eviction order
+        self._order = EvictionOrder()
         self._pending.append(AllBlocksCleared())
 
     @property
@@ -113,8 +112,8 @@ class RadixTree:
         Returns the dropped leaves in that order; their blocks are the caller's to free.
         """
         dropped: list[Node] = []
-        while num_tokens > 0 and self._evictable:
-            _, leaf = self._evictable.popitem(0)
+        while num_tokens > 0 and self._order:
+            leaf = self._order.take()
             self._remove_leaf(leaf)
             num_tokens -= len(leaf.tokens)
             dropped.append(leaf)
@@ -125,8 +124,7 @@ class RadixTree:
         for each in _upwards(node, below):
             if each.locks == 0:
                 self._locked += len(each.blocks)
-                if not each.children:
-                    self._evictable.pop(each.last_used, None)
+                self._order.withdraw(each)
             each.locks += 1
 
     def unlock(self, node: Node) -> None:
@@ -136,7 +134,7 @@ class RadixTree:
             each.locks -= 1
             if each.locks == 0:
                 self._locked -= len(each.blocks)
-            self._use(each)
+            self._order.use(each)
 
     def reset(self) -> list[int]:
         """Drop everything; nothing may be locked. Returns the dropped block ids, which are the caller's to free."""
@@ -180,7 +178,7 @@ class RadixTree:
             child = node.children.get(node.edge(key[position : position + self.width], namespace))
             if child is None:
                 break
-            self._use(child)
+            self._order.use(child)
             shared = self._shared_blocks(child, key, position)
             node = child if shared == len(child.blocks) else self._split(child, shared)
             blocks += node.blocks
@@ -203,17 +201,16 @@ class RadixTree:
 
     def _split(self, node: Node, count: int) -> Node:
         head = node.split(count, width=self.width)
-        self._use(head)
+        self._order.use(head)
         return head
 
     def _add_leaf(self, parent: Node, tokens: array[int], blocks: list[int], namespace: Namespace) -> Node:
         digests = chain_digests(tokens, width=self.width, prior=parent.last_digest(namespace))
-        if not parent.children:
-            self._evictable.pop(parent.last_used, None)
+        self._order.withdraw(parent)
         leaf = Node(parent=parent, namespace=namespace, tokens=tokens, digests=digests, blocks=blocks)
         parent.children[parent.edge(tokens[: self.width], namespace)] = leaf
         self._held += len(blocks)
-        self._use(leaf)
+        self._order.use(leaf)
         self._pending.append(_stored(leaf, width=self.width))
         return leaf
 
@@ -222,17 +219,8 @@ class RadixTree:
         assert parent is not None, "the root cannot be evicted"
         del parent.children[parent.edge(leaf.tokens[: self.width], leaf.namespace)]
         self._held -= len(leaf.blocks)
-        if _is_evictable(parent):
-            self._evictable[parent.last_used] = parent
+        self._order.offer(parent)
         self._pending.append(BlockRemoved(block_hashes=leaf.names, medium=MEDIUM))
-
-    def _use(self, node: Node) -> None:
-        """Make ``node`` the most recently used one."""
-        self._evictable.pop(node.last_used, None)
-        self._uses += 1
-        node.last_used = self._uses
-        if _is_evictable(node):
-            self._evictable[node.last_used] = node
 
     def check_invariants(self) -> None:
         """Assert that the structure, the counts, the digests and the eviction order agree with each other."""
@@ -246,8 +234,7 @@ class RadixTree:
         assert sum(len(node.blocks) for node in nodes if node.locks) == self._locked, (
             "the count of locked blocks is off"
         )
-        evictable = {node.last_used: node for node in nodes if _is_evictable(node)}
-        assert dict(self._evictable) == evictable, "the eviction order misses a leaf or holds a node that is none"
+        self._order.check_invariants(nodes)
 
     def _check_node(self, node: Node) -> None:
         parent = node.parent
@@ -271,10 +258,6 @@ def _stored(node: Node, *, width: int) -> BlockStored:
         medium=MEDIUM,
         cache_salt=node.namespace.cache_salt,
     )
-
-
-def _is_evictable(node: Node) -> bool:
-    return node.locks == 0 and not node.children and node.parent is not None
 
 
 def _upwards(node: Node, below: Node | None) -> Iterator[Node]:

@@ -6,13 +6,10 @@ answer and are not built are refused rather than ignored. Sources: the OpenAI AP
 
 from __future__ import annotations
 
-import asyncio
-import re
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
-from aiohttp import web
 
 from contract.api_error import ApiError
 
@@ -26,12 +23,9 @@ __all__ = [
     "OpenAIBody",
     "Prompt",
     "TokenizeBody",
-    "read_body",
 ]
 
-_BODY_SECONDS = 30.0
 _MAX_STOPS, _MAX_STOP_CHARS = 16, 256
-_FIELD_AT_FAULT = re.compile(r"(?: - at `\$\.|required field `)(\w+)")
 
 Prompt = str | Sequence[str | int | list[int]]
 """One text, several texts, one list of token ids, or several; which of them is checked later."""
@@ -42,7 +36,6 @@ _Messages = Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
 _TemplateArguments = dict[str, Any] | None
 """Variables for the model's chat template."""
 
-_Body = TypeVar("_Body", bound=msgspec.Struct)
 _Stop = Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_STOP_CHARS)]
 _Stops = _Stop | Annotated[list[_Stop], msgspec.Meta(max_length=_MAX_STOPS)] | None
 _StopIds = Annotated[list[int], msgspec.Meta(max_length=_MAX_STOPS)] | None
@@ -235,38 +228,3 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
 
     tokens: list[int]
     model: str | None = None
-
-
-async def read_body(request: web.Request, shape: type[_Body]) -> _Body:
-    """The body as ``shape``.
-
-    Raises:
-        ApiError: 413, longer than the server reads; 408, too long in coming; 400, packed wrongly, or not JSON
-            of that shape.
-    """
-    try:
-        return msgspec.json.decode(await _read(request), type=shape)
-    except RecursionError:
-        raise ApiError("the body is not JSON that can be read: nested too deeply") from None
-    except msgspec.ValidationError as error:
-        where = _FIELD_AT_FAULT.search(str(error))
-        raise ApiError(str(error), param=where.group(1) if where else None, code="invalid_value") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ApiError(f"the body is not JSON: {error}", code="invalid_json") from None
-
-
-async def _read(request: web.Request) -> bytes:
-    limit = request.client_max_size
-    too_large = ApiError(f"the body is larger than {limit} bytes", status=413, code="request_too_large")
-    if (request.content_length or 0) > limit:
-        raise too_large
-    try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            return await request.read()
-    except TimeoutError:
-        raise ApiError(f"the body did not arrive within {_BODY_SECONDS:g} s", status=408) from None
-    except web.HTTPRequestEntityTooLarge:
-        raise too_large from None
-    except web.RequestPayloadError as error:
-        message = f"the body cannot be read: {' '.join(str(error).split())}"
-        raise ApiError(message, code="invalid_body") from None

@@ -13,7 +13,8 @@ from contract.api_error import ApiError
 from engine.request import SamplingParams
 from engine.server.answer import Answer, Finish
 from engine.server.asks import asks_of
-from engine.server.bodies import GenerateBody, GenerateSampling, read_body
+from engine.server.bodies import GenerateBody, GenerateSampling
+from engine.server.body_reader import read_body
 from engine.server.exchange import Exchange
 from engine.server.replica import Replica
 from engine.server.replies import json_reply, stream_reply

@@ -7,7 +7,8 @@ from aiohttp import web
 
 from contract.api_error import ApiError
 from engine.model.tokenizer import TokenizerError
-from engine.server.bodies import DetokenizeBody, TokenizeBody, read_body
+from engine.server.bodies import DetokenizeBody, TokenizeBody
+from engine.server.body_reader import read_body
 from engine.server.replica import Replica
 from engine.server.replies import json_reply
 
