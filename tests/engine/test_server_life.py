@@ -161,7 +161,7 @@ async def test_an_engine_that_dies_in_the_middle_of_a_stream_ends_it_with_an_err
 
 
 async def test_a_body_that_never_ends_is_given_up(dying: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.server.bodies._BODY_SECONDS", 0.05)
+    monkeypatch.setattr("engine.server.body_reader._BODY_SECONDS", 0.05)
     reader, writer = await connect(dying.url)
     writer.write(f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{".encode())
     head = await in_time(reader.readuntil(b"\r\n\r\n"))
