@@ -39,10 +39,15 @@ class _Rope(msgspec.Struct, kw_only=True):
     original_max_position_embeddings: _Size | None = None
 
 
+class _Kind(msgspec.Struct):
+    """The one field that every ``config.json`` has; which others there are depends on it."""
+
+    model_type: str
+
+
 class _Config(msgspec.Struct, kw_only=True):
     """The fields of ``config.json`` that decide what is computed."""
 
-    model_type: str
     vocab_size: _Size
     hidden_size: _Size
     intermediate_size: _Size
@@ -104,10 +109,11 @@ def read_hf_config(folder: Path) -> ModelConfig:
         ModelError: a file is missing or cannot be read, or the model is of a kind that is not served.
     """
     path = folder / CONFIG_FILE
-    config = _read(path, _Config)
-    family = _FAMILIES.get(config.model_type)
+    kind = _read(path, _Kind).model_type
+    family = _FAMILIES.get(kind)
     if family is None:
-        raise ModelError(f"{path}: model_type {config.model_type!r} is not served, {', '.join(_FAMILIES)} are")
+        raise ModelError(f"{path}: model_type {kind!r} is not served, {', '.join(_FAMILIES)} are")
+    config = _read(path, _Config)
     for complaint in _complaints(config, family):
         raise ModelError(f"{path}: {complaint}")
     try:
