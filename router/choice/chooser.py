@@ -23,6 +23,7 @@ from router.choice.heat import PrefixHeat
 from router.choice.judging import Judging
 from router.choice.load import BusyShare
 from router.choice.nearest import Nearest
+from router.choice.order import Order
 from router.choice.pioneers import Pioneers
 from router.choice.pool import Pool
 from router.choice.residence import Residences
@@ -144,14 +145,12 @@ class Chooser:
         self, judging: Judging[L], lanes: Sequence[L], cut: Cut, chance: Random
     ) -> tuple[Sequence[L], int | None]:
         """The lanes to look at closely, and the key that siblings of the prompt have just beyond what is held."""
-        tokens, now, width = judging.prompt_tokens, judging.now, lanes[0].width
-        if isinstance(lanes, Pool):
-            search = Nearest(lanes.order(cut, now=now), lanes.of, prompt_tokens=tokens, random=chance)
-        else:
-            search = Nearest.among(lanes, cut, prompt_tokens=tokens, now=now, random=chance)
+        order = lanes.order(cut, now=judging.now) if isinstance(lanes, Pool) else Order(cut, lanes, now=judging.now)
+        search = Nearest(order, prompt_tokens=judging.prompt_tokens, random=chance)
+        width = lanes[0].width
         if judging.prompt is None or width is None or not cut.uncached_weight:
-            return search.find(None, (), ()), None
+            return search.by_burden(), None
         unheld = judging.key_unheld(width=width)
-        sent = () if unheld is None else map(search.lane, self._pioneers.of(unheld))
-        remembering = [lane for lane in sent if lane is not None and unheld in lane.recent]
-        return search.find(self._index, judging.holdings, remembering), unheld
+        sent = [] if unheld is None else order.of(self._pioneers.of(unheld), 0.0)
+        remembering = [(cost, lane) for cost, lane in sent if unheld is not None and unheld in lane.recent]
+        return search.by_holdings(self._index, judging.holdings, remembering), unheld

@@ -7,17 +7,16 @@ each will do. They are found in the lanes' order, or by looking at each of them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from heapq import nsmallest
-from itertools import islice
+import math
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from operator import itemgetter
 from random import Random
 from typing import Generic, TypeVar
 
-from router.choice.cut import Cut
 from router.choice.order import Order
 from router.choice.sight import LaneState
-from router.intake.index import EVERYONE, BlockIndex, Holding, LaneHandle
+from router.intake.index import EVERYONE, BlockIndex, Holding
 
 __all__ = ["Nearest"]
 
@@ -25,52 +24,71 @@ L = TypeVar("L", bound=LaneState)
 
 
 class Nearest(Generic[L]):
-    """One search among the lanes of an order, for a prompt of ``prompt_tokens``. ``lane``: the one with a handle."""
+    """One search among the lanes of an order, for a prompt of ``prompt_tokens``."""
 
-    def __init__(
-        self, order: Order[L], lane: Callable[[LaneHandle], L | None], *, prompt_tokens: int, random: Random
-    ) -> None:
-        self.lane = lane
+    def __init__(self, order: Order[L], *, prompt_tokens: int, random: Random) -> None:
         self._order = order
-        self._cut = order.cut
+        self._at_most, self._weight = order.cut.at_most, order.cut.uncached_weight
         self._prompt_tokens = prompt_tokens
         self._random = random
+        self._costs: list[tuple[float, L]] = []
 
-    @classmethod
-    def among(cls, lanes: Sequence[L], cut: Cut, *, prompt_tokens: int, now: float, random: Random) -> Nearest[L]:
-        """A search among lanes that are in no order yet."""
-        order, by_handle = Order(cut, lanes), {lane.handle: lane for lane in lanes}
-        order.refresh(now)
-        return cls(order, by_handle.get, prompt_tokens=prompt_tokens, random=random)
+    def by_burden(self) -> list[L]:
+        """Where nothing is held, or that does not count."""
+        self._walk(0, lambda _: True)
+        return self._lowest()
 
-    def find(self, index: BlockIndex | None, holdings: Sequence[Holding], sent: Collection[L]) -> list[L]:
-        """By what is held, ``sent`` being lanes that count as if they held all of it; chance among equals."""
-        costs = [(self._order.cost(lane, 0.0), lane) for lane in sent]
-        holders = 0
+    def by_holdings(
+        self, index: BlockIndex | None, holdings: Sequence[Holding], sent: Iterable[tuple[float, L]]
+    ) -> list[L]:
+        """By what the index says is held; ``sent``: lanes with their costs, as if they held all of the prompt."""
+        self._costs += sent
+        seen, crowd = {lane for _, lane in self._costs}, 0
         for holding in holdings:
-            holders |= holding.lanes
-            costs += self._of(index, holding.lanes, held=holding.tokens, but=sent)
-        costs += self._of(index, ~holders, held=0, but=sent)
-        turn = self._random.randrange(len(costs))
-        turned = costs[turn:] + costs[:turn]
-        return [lane for _, lane in nsmallest(self._cut.at_most, turned, key=itemgetter(0))]
-
-    def _of(self, index: BlockIndex | None, mask: int, *, held: int, but: Collection[L]) -> Iterable[tuple[float, L]]:
-        """Of the lanes of a mask, those that could be among the nearest, and maybe others."""
-        order, weight = self._order, self._cut.uncached_weight * (self._prompt_tokens - held)
-        if index is None or mask == EVERYONE:
-            lanes = ((cost, lane) for cost, lane in order.rising(weight, self._random) if lane not in but)
-        elif self._few(index.count(mask)):
-            found = map(self.lane, index.lanes_of(mask))
-            return [(order.cost(lane, weight), lane) for lane in found if lane is not None and lane not in but]
-        else:
-            lanes = (
-                (cost, lane)
-                for cost, lane in order.rising(weight, self._random)
-                if index.bit(lane.handle) & mask and lane not in but
-            )
-        return islice(lanes, self._cut.at_most)
+            assert index is not None, "what is held is known from an index"
+            if self._few(holding.lanes.bit_count()):
+                found = self._order.of(index.lanes_of(holding.lanes), self._extra(holding.tokens))
+                self._costs += [(cost, lane) for cost, lane in found if lane not in seen]
+            else:
+                crowd |= holding.lanes
+        seen.update(lane for _, lane in self._costs)
+        for holding in holdings:
+            if holding.lanes & crowd:
+                self._walk(holding.tokens, partial(_fits, index, holding.lanes, seen))
+        self._walk(0, partial(_fits, index, ~crowd, seen))
+        return self._lowest()
 
     def _few(self, count: int) -> bool:
         """Whether looking at each is cheaper than coming by ``at_most`` of them on a walk along the order."""
-        return count * count <= self._cut.at_most * len(self._order)
+        return count * count <= self._at_most * len(self._order)
+
+    def _extra(self, held: int) -> float:
+        return self._weight * (self._prompt_tokens - held)
+
+    def _walk(self, held: int, fits: Callable[[L], bool]) -> None:
+        """Along each rung, as far as anybody there could still be among the nearest."""
+        for rung in self._order.rising(self._extra(held), self._random):
+            limit, room = self._limit(), self._at_most
+            for cost, lane in rung:
+                if cost > limit or not room:
+                    break
+                if fits(lane):
+                    self._costs.append((cost, lane))
+                    room -= 1
+
+    def _limit(self) -> float:
+        """What lanes are too dear above."""
+        if len(self._costs) < self._at_most:
+            return math.inf
+        return sorted(cost for cost, _ in self._costs)[self._at_most - 1]
+
+    def _lowest(self) -> list[L]:
+        """Chance among equals."""
+        turn = self._random.randrange(len(self._costs))
+        turned = self._costs[turn:] + self._costs[:turn]
+        return [lane for _, lane in sorted(turned, key=itemgetter(0))[: self._at_most]]
+
+
+def _fits(index: BlockIndex | None, lanes: int, seen: Container[LaneState], lane: LaneState) -> bool:
+    """Whether a lane is of these lanes and was not seen yet."""
+    return lane not in seen and (lanes == EVERYONE or index is None or bool(index.bit(lane.handle) & lanes))

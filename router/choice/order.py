@@ -11,7 +11,6 @@ import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from heapq import merge
 from itertools import chain
 from operator import itemgetter
 from random import Random
@@ -20,6 +19,7 @@ from typing import Generic, TypeVar
 from router.choice.cut import Cut
 from router.choice.load import LaneLoad
 from router.choice.sight import LaneState
+from router.intake.index import LaneHandle
 
 __all__ = ["Order"]
 
@@ -37,10 +37,11 @@ LOOKS = 2
 class _Place(Generic[L]):
     """Where a lane stands, since when."""
 
-    __slots__ = ("burden", "factor", "lane", "looked_at", "rung", "serial")
+    __slots__ = ("burden", "factor", "handle", "lane", "looked_at", "rung", "serial")
 
     def __init__(self, lane: L, serial: int) -> None:
         self.lane = lane
+        self.handle = lane.handle
         self.serial = serial
         self.burden = 0.0
         self.rung, self.factor = 0, 1.0
@@ -50,15 +51,17 @@ class _Place(Generic[L]):
 class Order(Generic[L]):
     """Of lanes, for a rule's cut. ``changed`` is called by a lane's books; ``refresh`` comes before every question."""
 
-    def __init__(self, cut: Cut, lanes: Iterable[L]) -> None:
+    def __init__(self, cut: Cut, lanes: Iterable[L], *, now: float) -> None:
         self.cut = cut
         self._places: OrderedDict[LaneLoad, _Place[L]] = OrderedDict()
+        self._by_handle: dict[LaneHandle, _Place[L]] = {}
         self._rungs: dict[int, list[tuple[float, int, L]]] = {}
         self._serial = 0
         self._changed: dict[LaneLoad, None] = {}
         self.changed = self._changed.setdefault
         for lane in lanes:
             self.add(lane)
+        self.refresh(now)
 
     def __len__(self) -> int:
         return len(self._places)
@@ -67,14 +70,23 @@ class Order(Generic[L]):
         """A lane that was not here, and is put in its place before anybody asks; no two lanes have the same books."""
         assert lane.load not in self._places, f"{lane.url} rank {lane.dp_rank} has a place already"
         self._serial += 1
-        place = self._places[lane.load] = _Place(lane, self._serial)
+        place = self._places[lane.load] = self._by_handle[lane.handle] = _Place(lane, self._serial)
         self._enter(place)
         self._changed[lane.load] = None
 
     def discard(self, lane: L) -> None:
         """A lane that is here no more."""
+        place = self._places.pop(lane.load)
+        del self._by_handle[place.handle]
         self._changed.pop(lane.load, None)
-        self._leave(self._places.pop(lane.load))
+        self._leave(place)
+
+    def rename(self, lane: L) -> None:
+        """It may have another handle in the index now."""
+        place = self._places[lane.load]
+        del self._by_handle[place.handle]
+        place.handle = lane.handle
+        self._by_handle[place.handle] = place
 
     def refresh(self, now: float) -> None:
         """Put those whose books have changed in their places."""
@@ -91,15 +103,14 @@ class Order(Generic[L]):
                 return
             self._look(place, now)
 
-    def cost(self, lane: L, extra: float) -> float:
-        """The rough cost of ``extra`` more to do."""
-        place = self._places[lane.load]
-        return (place.burden + extra) * place.factor
+    def of(self, handles: Iterable[LaneHandle], extra: float) -> list[tuple[float, L]]:
+        """Those of these lanes that are here, with their rough costs of ``extra`` more to do."""
+        found = map(self._by_handle.get, handles)
+        return [((place.burden + extra) * place.factor, place.lane) for place in found if place is not None]
 
-    def rising(self, extra: float, random: Random) -> Iterator[tuple[float, L]]:
-        """All lanes with their rough costs of ``extra`` more to do, the lowest first; chance among equals."""
-        rungs = [self._rising(rung, extra, random) for rung in sorted(self._rungs)]
-        return rungs[0] if len(rungs) == 1 else merge(*rungs, key=itemgetter(0))
+    def rising(self, extra: float, random: Random) -> Iterator[Iterator[tuple[float, L]]]:
+        """All lanes, rung by rung, with their rough costs, the lowest of a rung first; chance among equals."""
+        return (self._rising(rung, extra, random) for rung in sorted(self._rungs))
 
     def _rising(self, rung: int, extra: float, random: Random) -> Iterator[tuple[float, L]]:
         lanes, factor, start = self._rungs[rung], RUNG**rung, 0
@@ -144,4 +155,5 @@ class Order(Generic[L]):
         places = self._places.values()
         assert entered == sorted((place.rung, place.burden, place.serial) for place in places), "places"
         assert all(lanes == sorted(lanes, key=itemgetter(0, 1)) and lanes for lanes in self._rungs.values()), "order"
+        assert self._by_handle == {place.handle: place for place in places}, "handles"
         assert self._changed.keys() <= self._places.keys(), "books of nobody"

@@ -1,7 +1,7 @@
 """The lanes that may serve a request, kept from one request to the next.
 
-A list of them, by their handles in the index and, once a rule asks for it, in the order of what they have to do: all of
-it is kept up as lanes come and go, so that nothing of a choice need be done for each of a thousand lanes.
+A list of them and, once a rule asks for it, the order of what they have to do: both are kept up as lanes come and go,
+so that nothing of a choice need be done for each of a thousand lanes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import TypeVar, overload
 from router.choice.cut import Cut
 from router.choice.order import Order
 from router.choice.sight import LaneState
-from router.intake.index import LaneHandle
 
 __all__ = ["Pool"]
 
@@ -24,8 +23,7 @@ class Pool(Sequence[L]):
 
     def __init__(self, lanes: Iterable[L] = ()) -> None:
         self.members: tuple[L, ...] = ()
-        self._handles: dict[L, LaneHandle] = {}
-        self._by_handle: dict[LaneHandle, L] = {}
+        self._here: set[L] = set()
         self._order: Order[L] | None = None
         self.add(*lanes)
 
@@ -43,40 +41,35 @@ class Pool(Sequence[L]):
         return self.members[place]
 
     def __contains__(self, lane: object) -> bool:
-        return lane in self._handles
+        return lane in self._here
 
     def add(self, *lanes: L) -> None:
         """Take lanes in; one that is here is known by its handle of now."""
-        new = [lane for lane in lanes if lane not in self._handles]
-        for lane in lanes:
-            if lane in self._handles:
-                del self._by_handle[self._handles[lane]]
-            self._handles[lane] = lane.handle
-            self._by_handle[lane.handle] = lane
-        self.members += tuple(new)
+        new = tuple(lane for lane in lanes if lane not in self._here)
+        self.members += new
         if self._order is not None:
-            for lane in new:
-                self._order.add(lane)
-                lane.load.tell(self._order.changed)
+            for lane in lanes:
+                if lane in self._here:
+                    self._order.rename(lane)
+                else:
+                    self._order.add(lane)
+                    lane.load.tell(self._order.changed)
+        self._here.update(new)
 
     def discard(self, lane: L) -> None:
         """Let one go, if it is here."""
-        if lane not in self._handles:
+        if lane not in self._here:
             return
-        del self._by_handle[self._handles.pop(lane)]
+        self._here.remove(lane)
         self.members = tuple(other for other in self.members if other is not lane)
         if self._order is not None:
             lane.load.tell_no_more(self._order.changed)
             self._order.discard(lane)
 
-    def of(self, handle: LaneHandle) -> L | None:
-        """The lane that has this handle in the index, if it is here."""
-        return self._by_handle.get(handle)
-
     def order(self, cut: Cut, *, now: float) -> Order[L]:
         """The lanes in order, those whose books have changed in their places; kept up from the first call on."""
         if self._order is None:
-            self._order = Order(cut, self.members)
+            self._order = Order(cut, self.members, now=now)
             for lane in self.members:
                 lane.load.tell(self._order.changed)
         assert self._order.cut is cut, "a pool is asked by one rule"

@@ -93,8 +93,8 @@ def test_the_nearest_lanes_are_those_that_a_look_at_all_of_them_finds(
         order.look_on(NOW)
     order.check_invariants()
     prompt, tokens = Prompt(PROMPT), len(PROMPT) + 1
-    search = Nearest(order, pool.of, prompt_tokens=tokens, random=Random(seed))
-    found = search.find(index, index.holdings(prompt), sent)
+    search = Nearest(order, prompt_tokens=tokens, random=Random(seed))
+    found = search.by_holdings(index, index.holdings(prompt), order.of([lane.handle for lane in sent], 0.0))
     costs = {lane: rough_cost(lane, uncached=0 if lane in sent else tokens - held[lane]) for lane in lanes}
     assert len(set(found)) == len(found) == min(CUT.at_most, len(lanes))
     assert [costs[lane] for lane in found] == sorted(costs.values())[: CUT.at_most]
@@ -140,14 +140,14 @@ def test_a_report_that_nobody_renews_is_forgotten_in_turn() -> None:
     """The books do not change by it, so nobody tells; a few lanes are looked at for each choice."""
     index, speed = BlockIndex(), FleetSpeed()
     lanes = [Lane(number, index, speed.replica()) for number in range(20)]
-    order, chance = Order(CUT, lanes), Random(1)
+    chance = Random(1)
     for lane in lanes[:19]:
         lane.load.report(EngineLoad(running=1, waiting=1, waiting_tokens=100), now=NOW)
-    order.refresh(NOW)
-    assert next(order.rising(0.0, chance))[1] is lanes[19]
+    order = Order(CUT, lanes, now=NOW)
+    assert next(next(order.rising(0.0, chance)))[1] is lanes[19]
     for _ in range(20 // LOOKS):
         order.look_on(NOW + FRESH_SECONDS + LOOK_SECONDS)
-    assert {cost for cost, _ in order.rising(0.0, chance)} == {0.0}
+    assert {cost for cost, _ in next(order.rising(0.0, chance))} == {0.0}
 
 
 def test_equals_all_have_their_chance() -> None:
@@ -155,14 +155,12 @@ def test_equals_all_have_their_chance() -> None:
     lanes = [Lane(number, index, speed.replica()) for number in range(60)]
     for lane in lanes[:20]:
         store(index, lane, PROMPT)
-    order, chance, found = Order(CUT, lanes), Random(1), set[Lane]()
-    order.refresh(NOW)
-    by_handle = {lane.handle: lane for lane in lanes}
+    order, chance, found = Order(CUT, lanes, now=NOW), Random(1), set[Lane]()
     for _ in range(200):
-        search = Nearest(order, by_handle.get, prompt_tokens=len(PROMPT), random=chance)
-        found.update(search.find(index, index.holdings(Prompt(PROMPT)), ()))
+        search = Nearest(order, prompt_tokens=len(PROMPT), random=chance)
+        found.update(search.by_holdings(index, index.holdings(Prompt(PROMPT)), ()))
     assert found == set(lanes[:20])
-    assert {next(order.rising(0.0, chance))[1] for _ in range(800)} == set(lanes)
+    assert {next(next(order.rising(0.0, chance)))[1] for _ in range(800)} == set(lanes)
 
 
 def test_books_have_no_listener_left_when_a_pool_is_closed() -> None:
@@ -175,16 +173,18 @@ def test_books_have_no_listener_left_when_a_pool_is_closed() -> None:
     for lane in lanes:
         lane.load.book(10, now=NOW)
     order.check_invariants()
-    assert [cost for cost, _ in order.rising(0.0, Random(1))] == [0.0] * 4, "nobody told it"
+    assert [cost for cost, _ in next(order.rising(0.0, Random(1)))] == [0.0] * 4, "nobody told it"
 
 
 def test_a_lane_in_a_pool_is_known_by_the_handle_it_has_now() -> None:
     index = BlockIndex()
     lane = Lane(0, index, FleetSpeed().replica())
     pool, before = Pool([lane]), lane.handle
+    order = pool.order(CUT, now=NOW)
     lane.handle = index.add_lane()
     pool.add(lane)
-    assert (pool.of(before), pool.of(lane.handle), list(pool)) == (None, lane, [lane])
+    order.check_invariants()
+    assert ([*order.of([before], 0.0)], [*order.of([lane.handle], 0.0)], [*pool]) == ([], [(0.0, lane)], [lane])
 
 
 def test_pioneers_are_remembered_within_bounds() -> None:
