@@ -93,7 +93,7 @@ class LaneLoad:
     @property
     def in_flight(self) -> int:
         """Requests sent and not ended."""
-        return self.prefilling + self.decoding
+        return len(self._line) + self.decoding
 
     def book(self, tokens: int, *, now: float) -> Booking:
         """Count a request of ``tokens`` uncached prompt tokens until the booking is ended."""

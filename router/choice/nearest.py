@@ -36,7 +36,7 @@ class Nearest(Generic[L]):
     def by_burden(self) -> list[L]:
         """Where nothing is held, or that does not count."""
         self._walk(0, lambda _: True)
-        return self._lowest()
+        return self._lanes
 
     def by_holdings(
         self, index: BlockIndex | None, holdings: Sequence[Holding], sent: Iterable[tuple[float, L]]
@@ -52,11 +52,12 @@ class Nearest(Generic[L]):
             else:
                 crowd |= holding.lanes
         seen.update(lane for _, lane in self._costs)
+        self._cut()
         for holding in holdings:
             if holding.lanes & crowd:
                 self._walk(holding.tokens, partial(_fits, index, holding.lanes, seen))
         self._walk(0, partial(_fits, index, ~crowd, seen))
-        return self._lowest()
+        return self._lanes
 
     def _few(self, count: int) -> bool:
         """Whether looking at each is cheaper than coming by ``at_most`` of them on a walk along the order."""
@@ -68,25 +69,25 @@ class Nearest(Generic[L]):
     def _walk(self, held: int, fits: Callable[[L], bool]) -> None:
         """Along each rung, as far as anybody there could still be among the nearest."""
         for rung in self._order.rising(self._extra(held), self._random):
-            limit, room = self._limit(), self._at_most
+            limit = self._costs[-1][0] if len(self._costs) == self._at_most else math.inf
+            room = self._at_most
             for cost, lane in rung:
                 if cost > limit or not room:
                     break
                 if fits(lane):
                     self._costs.append((cost, lane))
                     room -= 1
+            self._cut()
 
-    def _limit(self) -> float:
-        """What lanes are too dear above."""
-        if len(self._costs) < self._at_most:
-            return math.inf
-        return sorted(cost for cost, _ in self._costs)[self._at_most - 1]
-
-    def _lowest(self) -> list[L]:
-        """Chance among equals."""
-        turn = self._random.randrange(len(self._costs))
+    def _cut(self) -> None:
+        """Keep the nearest so far, in order; chance among equals."""
+        turn = self._random.randrange(len(self._costs)) if len(self._costs) > self._at_most else 0
         turned = self._costs[turn:] + self._costs[:turn]
-        return [lane for _, lane in sorted(turned, key=itemgetter(0))[: self._at_most]]
+        self._costs = sorted(turned, key=itemgetter(0))[: self._at_most]
+
+    @property
+    def _lanes(self) -> list[L]:
+        return [lane for _, lane in self._costs]
 
 
 def _fits(index: BlockIndex | None, lanes: int, seen: Container[LaneState], lane: LaneState) -> bool:

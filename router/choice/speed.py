@@ -84,16 +84,14 @@ class _Moments:
         """Twice the mean number of tokens, at least ``MIN_REACH``: where a point pulls like an observation."""
         return max(2.0 * self.x / self.weight, MIN_REACH) if self.weight > 1e-9 else MIN_REACH
 
-    def line(self, towards: Line, *, reach: float, pull: float) -> Line:
+    def line(self, towards: Line, *, reach: float, pull: float, now: float) -> Line:
         """Least squares through the observations and, weighing ``pull`` each, ``towards`` at 0 and at ``reach``."""
-        weight, x, y, xx, xy = self.weight, self.x, self.y, self.xx, self.xy
-        for at in (0.0, reach):
-            value = towards.at(at)
-            weight += pull
-            x += pull * at
-            y += pull * value
-            xx += pull * at * at
-            xy += pull * at * value
+        if not self.weight:
+            return towards
+        keep, far = 0.5 ** (max(now - self._at, 0.0) / HALF_LIFE), towards.at(reach)
+        weight, x, y = self.weight * keep + 2 * pull, self.x * keep + pull * reach, self.y * keep
+        y += pull * (towards.overhead + far)
+        xx, xy = self.xx * keep + pull * reach * reach, self.xy * keep + pull * reach * far
         pace = (weight * xy - x * y) / (weight * xx - x * x)  # two points apart: the divisor is never 0
         overhead = (y - pace * x) / weight
         if overhead < 0.0:
@@ -119,7 +117,7 @@ class FleetSpeed:
         self._moments.fade(now)
         self._moments.add(tokens, seconds)
         reach = self._moments.reach
-        line = self._moments.line(PRIOR, reach=reach, pull=PRIOR_WEIGHT)
+        line = self._moments.line(PRIOR, reach=reach, pull=PRIOR_WEIGHT, now=now)
         if abs(line.at(reach) - self.line.at(reach)) > SAME_LINE * line.at(reach):
             self.line, self.reach = line, reach
 
@@ -176,8 +174,7 @@ class ReplicaSpeed:
 
     def _draw(self, now: float) -> None:
         fleet = self._fleet
-        self._moments.fade(now)
-        self._line = self._moments.line(fleet.line, reach=fleet.reach, pull=FLEET_WEIGHT)
+        self._line = self._moments.line(fleet.line, reach=fleet.reach, pull=FLEET_WEIGHT, now=now)
         own, usual = self._line.pace, fleet.line.pace
         self._pace = usual if usual / SAME_PACE < own < usual * SAME_PACE else own
         self._drawn_from, self._drawn_at = fleet.line, now
