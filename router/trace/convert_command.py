@@ -19,11 +19,12 @@ from router.trace.chunk import NAME, TraceFileError
 from router.trace.frame_lines import RecordingError
 from router.trace.from_lines import records_of_lines
 from router.trace.lines import TraceError
+from router.trace.new_file import new_file, write_trace
 from router.trace.reader import TraceReader
 from router.trace.records import Record
+from router.trace.saying import complain_of_damage
 from router.trace.to_frames import frame_lines
 from router.trace.to_mooncake import MooncakeRows, row_line
-from router.trace.writer import TraceWriter
 
 __all__ = ["FRAMES", "KINDS", "KVTRACE", "MOONCAKE", "ConvertOptions", "run_convert"]
 
@@ -44,63 +45,52 @@ def run_convert(options: ConvertOptions) -> int:
     """Convert; the exit status.
 
     Raises:
-        TraceFileError: something cannot be read or written, or there already is something where to write.
+        TraceFileError: something cannot be read or written, there already is something where to write, or nothing is
+            there to be written.
     """
-    if options.target.exists():
-        raise TraceFileError(f"{options.target} exists already")
-    records = _records(options.source)
-    part = options.target.with_name(options.target.name + ".part")
     try:
-        _write(options, records, part)
-        os.replace(part, options.target)
+        records = _records(options.source)
+        _write(options, records)
     except (TraceError, RecordingError) as error:
         raise TraceFileError(str(error)) from None
-    except OSError as error:
-        raise TraceFileError(f"cannot write {options.target}: {error.strerror}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
-    return 0
+    return complain_of_damage("trace convert", records) if isinstance(records, TraceReader) else 0
 
 
 def _records(path: Path) -> Iterable[Record]:
     try:
         with path.open("rb") as file:
             is_trace = file.read(len(NAME)) == NAME
-        return TraceReader(path) if is_trace else records_of_lines(path)
-    except TraceError as error:
-        raise TraceFileError(str(error)) from None
     except OSError as error:
         raise TraceFileError(f"{path}: {error.strerror}") from None
+    return TraceReader(path) if is_trace else records_of_lines(path)
 
 
-def _write(options: ConvertOptions, records: Iterable[Record], part: Path) -> None:
-    match options.kind:
-        case "kvtrace":
-            with TraceWriter(part) as writer:
-                for record in records:
-                    writer.write(record)
-        case "frames":
-            _write_lines(frame_lines(records, replica=options.replica), part, packed=_packed(options.target))
-        case _:
-            rows = MooncakeRows()
-            _write_lines(map(row_line, rows.rows(records)), part, packed=_packed(options.target))
-            if rows.left_out:
-                print(f"{rows.left_out} requests are left out: nobody knows their prompts", file=sys.stderr)
+def _write(options: ConvertOptions, records: Iterable[Record]) -> None:
+    if options.kind == KVTRACE:
+        write_trace(records, options.target)
+    elif options.kind == FRAMES:
+        _write_lines(options, frame_lines(records, replica=options.replica), what="frame of an event stream")
+    else:
+        rows = MooncakeRows()
+        _write_lines(options, map(row_line, rows.rows(records)), what="request whose prompt is known")
+        if rows.left_out:
+            print(f"{rows.left_out} requests are left out: nobody knows their prompts", file=sys.stderr)
 
 
-def _packed(path: Path) -> bool:
-    return path.suffix == ".gz"
-
-
-def _write_lines(lines: Iterable[bytes], path: Path, *, packed: bool) -> None:
-    with _open(path, packed=packed) as file:
-        file.writelines(lines)
+def _write_lines(options: ConvertOptions, lines: Iterable[bytes], *, what: str) -> None:
+    with new_file(options.target) as part, _open(part, packed=options.target.suffix == ".gz") as file:
+        empty = True
+        for line in lines:
+            file.write(line)
+            empty = False
+        if empty:
+            raise TraceFileError(f"{options.source} has no {what}")
 
 
 @contextlib.contextmanager
 def _open(path: Path, *, packed: bool) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    with path.open("wb") as plain:
+    """For its owner's eyes, as a trace is."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as plain:
         if not packed:
             yield plain
             return

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from contract.endpoint import MAX_PORT, EndpointError, parse_tcp
 from router.config import ConfigError, RouterConfig
 from router.config_file import read_config_file
@@ -41,6 +43,8 @@ def run_trace(argv: Sequence[str]) -> int:
         return run(subparsers[given.what], given)
     except (TraceFileError, WidthError, PublishError, BindError) as error:
         print(f"{PROGRAM} {TRACE} {given.what}: {error}", file=sys.stderr)
+        if getattr(given, "as_json", False):
+            print(msgspec.json.encode({"error": str(error)}).decode())
         return 1
     except OSError as error:
         return cannot_print(f"{TRACE} {given.what}", error)

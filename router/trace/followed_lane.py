@@ -40,14 +40,20 @@ class EventCounts(msgspec.Struct, kw_only=True):
 class FollowedLane:
     """One stream, followed from its beginning. ``block_size`` is the advertised block width; None: not said.
 
-    ``counts`` goes on with those of an earlier stream, where they are given.
+    ``counts`` goes on with those of an earlier stream, where they are given; ``stream`` stands in for a new one.
     """
 
     def __init__(
-        self, index: BlockIndex, *, can_replay: bool, block_size: int | None, counts: EventCounts | None = None
+        self,
+        index: BlockIndex,
+        *,
+        can_replay: bool,
+        block_size: int | None,
+        counts: EventCounts | None = None,
+        stream: LaneStream | None = None,
     ) -> None:
         self.counts = counts or EventCounts()
-        self.stream = LaneStream(can_replay=can_replay)
+        self.stream = stream or LaneStream(can_replay=can_replay)
         self.handle: LaneHandle = index.add_lane(advertised_width=block_size)
         self._index = index
 

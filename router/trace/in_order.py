@@ -6,7 +6,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from router.trace.records import FrameHeard, Record, StreamJoined, StreamTurned, Turn
+from router.trace.records import FrameHeard, Record, Skipped, StreamJoined, StreamTurned, Turn
 
 __all__ = ["InOrder"]
 
@@ -33,6 +33,9 @@ class InOrder:
                 return self._take(record)
             case StreamTurned(turn=Turn.REPLAY_ENDED | Turn.REPLAY_FAILED):
                 return self.rest()
+            case Skipped():
+                rest, self._next = self.rest(), None
+                return rest
         return []
 
     def rest(self) -> list[FrameHeard]:

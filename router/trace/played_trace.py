@@ -16,9 +16,10 @@ from router.proof.fault import Fault
 from router.proof.faults import lane_faults
 from router.proof.tally import LaneTally, Outcome
 from router.proof.witness import witness
+from router.trace.chunk import TraceFileError
 from router.trace.reader import TraceReader
 from router.trace.recorded_prompt import RecordedPrompt
-from router.trace.records import Began, Record
+from router.trace.records import Began, Record, Skipped
 from router.trace.replayer import LaneName, ReplayedLane, Replayer
 from router.trace.requests import OpenRequests, TracedRequest
 
@@ -34,7 +35,8 @@ class PlayedTrace:
 
     def __init__(self, path: Path) -> None:
         self.requests: list[TracedRequest] = []
-        self._records = iter(TraceReader(path))
+        self._reader = TraceReader(path)
+        self._records = iter(self._reader)
         self._replayer = Replayer()
         self._open = OpenRequests()
         self._tallies: dict[LaneName, LaneTally] = {}
@@ -90,6 +92,8 @@ class PlayedTrace:
         if record is None:
             self._enter(self._open.rest())
             return None
+        if isinstance(record, Skipped):
+            raise TraceFileError(f"{self._reader.path} is damaged: {record.size} bytes from byte {record.offset} on")
         self._now = max(self._now, getattr(record, "at", 0.0))
         if isinstance(record, Began):
             self._enter(self._open.feed(record))

@@ -24,9 +24,11 @@ __all__ = [
     "LaneNamed",
     "PrefixKeys",
     "Record",
+    "Reminder",
     "ReplicaSeen",
     "Routed",
     "Served",
+    "Skipped",
     "StreamJoined",
     "StreamLeft",
     "StreamTurned",
@@ -49,6 +51,16 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="beg
     program: str
     version: str
     source: str
+
+
+class Skipped(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="skipped"):
+    """Here ``size`` bytes of a file, from ``offset`` on, cannot be read: nobody knows what lanes went through.
+
+    Readers make it up; only copies of what they read have it written down.
+    """
+
+    offset: int
+    size: int
 
 
 class ReplicaSeen(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="replica"):
@@ -83,6 +95,17 @@ class StreamJoined(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
     topic: str
     can_replay: bool
     block_size: int | None
+
+
+class Reminder(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="reminder"):
+    """What a reader must know who could not read what is before: nothing else, so that other readers pass over it.
+
+    ``began`` is the time of the recorder's `Began`, ``lanes`` all that it has named, ``joined`` the streams it follows.
+    """
+
+    began: float
+    lanes: Sequence[LaneNamed]
+    joined: Sequence[StreamJoined]
 
 
 class StreamLeft(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="left"):
@@ -190,6 +213,8 @@ class Served(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="se
 
 Record = (
     Began
+    | Reminder
+    | Skipped
     | ReplicaSeen
     | LaneNamed
     | StreamJoined

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,9 +18,9 @@ from router.console.tables import NOTHING, console, or_nothing
 from router.prompt import Prompt
 from router.replay import LaneRecord, lane_record
 from router.trace.pace import paced
-from router.trace.reader import TraceReader
+from router.trace.reader import TraceReader, Unread
 from router.trace.replayer import Replayer
-from router.trace.saying import say
+from router.trace.saying import complain_of_damage, say
 from router.trace.served_replay import ServeOptions, serve_trace
 
 __all__ = ["ReplayOptions", "run_replay_trace", "run_serve_trace"]
@@ -41,6 +41,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     records: int
     torn: bool
+    skipped: Sequence[Unread]
     seconds: float
     lanes: Mapping[str, LaneRecord]
     matched_tokens: Mapping[str, int] | None
@@ -50,7 +51,7 @@ def run_replay_trace(options: ReplayOptions) -> int:
     """Replay into an index of our own, and print what it holds; the exit status.
 
     Raises:
-        TraceFileError: the trace cannot be read, or is damaged.
+        TraceFileError: the trace cannot be read.
     """
     reader, replayer = TraceReader(options.file), Replayer()
     began = time.monotonic()
@@ -62,7 +63,7 @@ def run_replay_trace(options: ReplayOptions) -> int:
         console().print(_table(done, replayer))
         rate = f", {records / done.seconds:.0f} a second" if done.seconds else ""
         console().print(f"{records} records in {done.seconds:.2f} s{rate}", highlight=False)
-    return 0
+    return complain_of_damage("trace replay", reader)
 
 
 async def _feed(reader: TraceReader, replayer: Replayer, speed: float) -> int:
@@ -85,6 +86,7 @@ def _replayed(
         file=str(reader.path),
         records=records,
         torn=reader.torn,
+        skipped=reader.skipped,
         seconds=round(seconds, 3),
         lanes={str(lane.name): lane_record(index, lane.handle, lane.status) for lane in lanes},
         matched_tokens=matched,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from contract.framing import Frame
 from router.intake.index import BlockIndex, LaneHandle
+from router.intake.stream import LaneStream
 from router.intake.stream_report import StreamStatus
 from router.trace.followed_lane import EventCounts, FollowedLane
 from router.trace.records import (
@@ -18,11 +19,13 @@ from router.trace.records import (
     LaneNamed,
     Record,
     ReplicaSeen,
+    Skipped,
     StreamJoined,
     StreamLeft,
     StreamTurned,
     Turn,
 )
+from router.trace.resumed_stream import ResumedStream
 
 __all__ = ["LaneName", "ReplayedLane", "Replayer"]
 
@@ -98,12 +101,13 @@ class ReplayedLane:
         """Follow a stream from its beginning."""
         if self.joined is not None:
             self.streams.append(self.status)
-        self._keep_widths()
-        self._lane.close()
-        self.joined = record
-        self._lane = FollowedLane(
-            self._index, can_replay=record.can_replay, block_size=record.block_size, counts=self._lane.counts
-        )
+        self._follow(record)
+
+    def missed(self, why: str) -> None:
+        """Part of what was told of its stream, if it had one, cannot be read: nothing that it held is believed."""
+        if self.joined is not None:
+            self.streams.append(self.status)
+            self._follow(self.joined, ResumedStream(why, can_replay=self.joined.can_replay))
 
     def leave(self) -> None:
         """Its stream is not followed any more."""
@@ -130,6 +134,18 @@ class ReplayedLane:
             case Turn.REPLAY_FAILED:
                 self._lane.perform(stream.replay_failed(record.why))
 
+    def _follow(self, joined: StreamJoined, stream: LaneStream | None = None) -> None:
+        self._keep_widths()
+        self._lane.close()
+        self.joined = joined
+        self._lane = FollowedLane(
+            self._index,
+            can_replay=joined.can_replay,
+            block_size=joined.block_size,
+            counts=self._lane.counts,
+            stream=stream,
+        )
+
     def _keep_widths(self) -> None:
         self._widths = dict.fromkeys(self.emitted_block_sizes)
 
@@ -153,6 +169,9 @@ class Replayer:
         match record:
             case Began():
                 self._forget_numbers()
+            case Skipped():
+                for lane in self._lanes.values():
+                    lane.missed(f"{record.size} bytes of the trace cannot be read")
             case ReplicaSeen():
                 self.replicas[record.url] = record
             case LaneNamed():

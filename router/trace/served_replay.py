@@ -7,7 +7,7 @@ the recorder had heard live is sent live, gaps and restarts included; what it ha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -22,11 +22,13 @@ from router.trace.pace import paced
 from router.trace.publication import Context, Publication, publications
 from router.trace.reader import TraceReader
 from router.trace.recorded_replica import RecordedReplica, recorded_replicas
-from router.trace.records import FrameHeard, LaneNamed
+from router.trace.records import FrameHeard, LaneNamed, Record, Skipped
+from router.trace.saying import complain_of_damage
 from router.trace.stand_in import StandIn, standing_in
 
 __all__ = ["ServeOptions", "serve_trace"]
 
+_Playing = tuple[InOrder, Publication]
 Say = Callable[[str], object]
 DESCRIBED_PUBLISHER = "zmq"
 
@@ -54,7 +56,9 @@ async def serve_trace(options: ServeOptions, *, stop: asyncio.Event, say: Say) -
         TraceFileError: the trace cannot be read, or has nothing to play.
         PublishError, BindError: an address cannot be bound.
     """
-    replicas = recorded_replicas(TraceReader(options.file))
+    reader = TraceReader(options.file)
+    replicas = recorded_replicas(reader)
+    complain_of_damage("trace replay", reader)
     async with AsyncExitStack() as stack:
         stage = _Stage(options, stack, lanes=sum(replica.dp_size for replica in replicas))
         served = [await stage.open(replica, say=say) for replica in replicas]
@@ -123,20 +127,26 @@ async def _play_all(options: ServeOptions, served: Sequence[_Served], *, stop: a
 async def _play(options: ServeOptions, served: _Served, say: Say) -> None:
     for lane in served.lanes:
         await lane.subscribed.wait()
-    by_number: dict[int, tuple[InOrder, Publication]] = {}
+    by_number: dict[int, _Playing] = {}
     async for record in paced(TraceReader(options.file), speed=options.speed):
         if isinstance(record, LaneNamed):
             by_number.pop(record.lane, None)
             if record.url == served.replica.url:
                 by_number[record.lane] = InOrder(), served.lanes[record.dp_rank]
             continue
-        found = by_number.get(getattr(record, "lane", -1))
-        if found is not None:
-            order, lane = found
+        for order, lane in _concerned(by_number, record):
             await _send(lane, order.feed(record))
     for order, lane in by_number.values():
         await _send(lane, order.rest())
     say(f"played {sum(lane.sent for lane in served.lanes)} batches of {served.replica.url}; replays go on")
+
+
+def _concerned(by_number: dict[int, _Playing], record: Record) -> Iterable[_Playing]:
+    """The lanes that a record tells of: all of them where something cannot be read."""
+    if isinstance(record, Skipped):
+        return by_number.values()
+    found = by_number.get(getattr(record, "lane", -1))
+    return () if found is None else (found,)
 
 
 async def _send(lane: Publication, heard: Sequence[FrameHeard]) -> None:

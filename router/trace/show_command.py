@@ -14,6 +14,7 @@ from rich.text import Text
 
 from router.console.tables import NOTHING, console, or_nothing
 from router.trace.reader import TraceReader
+from router.trace.saying import complain_of_damage
 from router.trace.summary import LaneTotals, TraceSummary, summarize
 from router.trace.timeline import Span
 
@@ -37,14 +38,16 @@ def run_show(options: ShowOptions) -> int:
     """Print the trace; the exit status.
 
     Raises:
-        TraceFileError: it cannot be read, or is damaged.
+        TraceFileError: it cannot be read.
     """
-    summary = summarize(TraceReader(options.file))
+    reader = TraceReader(options.file)
+    summary = summarize(reader)
+    status = complain_of_damage("trace show", reader)
     if options.as_json:
         sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
     else:
         _print(summary)
-    return 0
+    return status
 
 
 def _print(summary: TraceSummary) -> None:

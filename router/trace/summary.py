@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from router.trace.reader import TraceReader
-from router.trace.records import Began, FrameHeard, Record, ReplicaSeen, StreamJoined, StreamLeft
+from router.trace.reader import TraceReader, Unread
+from router.trace.records import Began, FrameHeard, Record, ReplicaSeen, Skipped, StreamJoined, StreamLeft
 from router.trace.replayer import LaneName, ReplayedLane, Replayer
 from router.trace.requests import OpenRequests, TracedRequest
 from router.trace.timeline import Moment, Span, Timeline
@@ -50,7 +50,9 @@ class LaneTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """``torn``: the file ends inside a record. ``first`` and ``last`` are seconds since the epoch.
+    """``torn``: the file ends inside a record. ``skipped`` is what cannot be read.
+
+    ``first`` and ``last`` are seconds since the epoch.
 
     Requests without a lane are those of a workload; they are counted in ``unrouted``. Spans last ``span_seconds``.
     """
@@ -59,6 +61,7 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     records: int
     torn: bool
+    skipped: Sequence[Unread]
     recorders: Sequence[Began]
     first: float | None
     last: float | None
@@ -127,6 +130,10 @@ class _Summing:
                 timeline.note(record.at, f"{name} joined at {record.endpoint}, {record.block_size} advertised")
             case StreamLeft():
                 timeline.note(record.at, f"{self._replayer.lane(record.lane).name} left")
+            case Skipped():
+                timeline.note(
+                    self._last or 0.0, f"damage: {record.size} bytes from byte {record.offset} on are skipped"
+                )
 
     def _at(self, record: Record) -> Timeline:
         at = getattr(record, "at", self._last) or 0.0
@@ -170,6 +177,7 @@ class _Summing:
             bytes=self._reader.size,
             records=self._records,
             torn=self._reader.torn,
+            skipped=self._reader.skipped,
             recorders=self._recorders,
             first=self._recorders[0].at if self._recorders else None,
             last=self._last,

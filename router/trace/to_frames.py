@@ -8,7 +8,7 @@ from contract.framing import Frame
 from router.trace.chunk import TraceFileError
 from router.trace.frame_lines import frame_line
 from router.trace.in_order import InOrder
-from router.trace.records import FrameHeard, LaneNamed, Record
+from router.trace.records import FrameHeard, LaneNamed, Record, Skipped
 
 __all__ = ["frame_lines"]
 
@@ -30,9 +30,12 @@ def frame_lines(records: Iterable[Record], *, replica: str | None) -> Iterator[b
                 lanes[record.lane] = InOrder()
             else:
                 lanes.pop(record.lane, None)
+        elif isinstance(record, Skipped):
+            for lane in lanes.values():
+                yield from _lines(lane.feed(record))
         else:
-            lane = lanes.get(getattr(record, "lane", -1))
-            yield from () if lane is None else _lines(lane.feed(record))
+            known = lanes.get(getattr(record, "lane", -1))
+            yield from () if known is None else _lines(known.feed(record))
     for lane in lanes.values():
         yield from _lines(lane.rest())
     if replica is not None and replica not in urls:

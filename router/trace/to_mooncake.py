@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from router.trace.mooncake import BLOCK_TOKENS, TraceRow
-from router.trace.records import Began, PrefixKeys, Record, Routed, Served
+from router.trace.records import Began, PrefixKeys, Record, Routed, Served, Skipped
 from router.trace.requests import MAX_OPEN
 
 __all__ = ["MooncakeRows", "row_line"]
@@ -43,7 +43,7 @@ class MooncakeRows:
         """All rows."""
         for record in records:
             match record:
-                case Began():
+                case Began() | Skipped():
                     self._open.clear()
                     yield from self._ready(all_of_them=True)
                 case Routed():

@@ -20,19 +20,25 @@ from router.choice.overlap import Overlap
 from router.choice.policy import APPROX, POLICIES
 from router.intake.index import BlockIndex
 from router.prompt import Prompt
-from router.trace.reader import TraceReader
+from router.trace.reader import TraceReader, Unread
 from router.trace.recorded_books import LaneBooks, LaneState, RecordedBooks
 from router.trace.recorded_prompt import RecordedPrompt
-from router.trace.records import Began, Record, Routed, Served
+from router.trace.records import Began, Record, Routed, Served, Skipped
 from router.trace.replayer import LaneName, ReplayedLane, Replayer
 
-__all__ = ["RECORDED", "RULES", "Outcome", "WhatIf", "what_if"]
+__all__ = ["FIRST_ORDER", "RECORDED", "RULES", "Outcome", "WhatIf", "what_if"]
 
 RULES: Mapping[str, Callable[[], Policy]] = {**POLICIES, "overlap": Overlap}
 """The router's own rules, and pure overlap: where most is held, whatever waits there."""
 
 RECORDED = "recorded"
 """The name of what was done, among what could have been."""
+
+
+FIRST_ORDER = (
+    "Caches, loads and speeds are as recorded: a first-order answer. What a rule would have made of them in time, "
+    "`python -m bench fleet` simulates."
+)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,10 +62,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """``outcomes``: what was recorded, then each rule. ``reported`` is the engines' word on ``told`` requests.
 
-    ``unknown`` requests had prompts that nobody tokenized, or no lane; they are in no outcome.
+    ``unknown`` requests had prompts that nobody tokenized, or no lane; they are in no outcome. ``skipped`` could not
+    be read of the file. ``note`` says what kind of answer this is.
     """
 
     file: str
+    note: str
+    skipped: Sequence[Unread]
     lanes: int
     unknown: int
     told: int
@@ -136,7 +145,7 @@ class _Reading:
         self._replayer.feed(record)
         self._books.until(getattr(record, "at", 0.0))
         match record:
-            case Began():
+            case Began() | Skipped():
                 self._books.forget()
                 self._prompt_tokens.clear()
             case Routed():
@@ -206,6 +215,8 @@ def what_if(reader: TraceReader, *, policies: Sequence[str], block_sizes: Sequen
         reading.feed(record)
     return WhatIf(
         file=str(reader.path),
+        note=FIRST_ORDER,
+        skipped=reader.skipped,
         lanes=reading.lanes,
         unknown=reading.unknown,
         told=reading.told,

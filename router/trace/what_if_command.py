@@ -10,15 +10,14 @@ import msgspec
 from rich.table import Table
 
 from router.console.tables import NOTHING, console
+from router.trace.chunk import TraceFileError
 from router.trace.reader import TraceReader
+from router.trace.saying import complain_of_damage
 from router.trace.what_if import Outcome, WhatIf, what_if
 
 __all__ = ["WhatIfOptions", "run_what_if"]
 
-FIRST_ORDER = (
-    "Caches, loads and speeds are as recorded: a first-order answer. What a rule would have made of them in time, "
-    "`python -m bench fleet` simulates."
-)
+COMMAND = "trace what-if"
 
 
 class WhatIfOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,27 +31,24 @@ class WhatIfOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_what_if(options: WhatIfOptions) -> int:
-    """Print the comparison; the exit status: 1 where no request can be compared.
+    """Print the comparison; the exit status.
 
     Raises:
-        TraceFileError: the trace cannot be read, or is damaged.
+        TraceFileError: the trace cannot be read, or has no request that can be compared.
         WidthError: its prompts cannot be looked up at one of the widths.
     """
-    found = what_if(
-        TraceReader(options.file), policies=options.policies, block_sizes=options.block_sizes, seed=options.seed
-    )
+    reader = TraceReader(options.file)
+    found = what_if(reader, policies=options.policies, block_sizes=options.block_sizes, seed=options.seed)
+    status = complain_of_damage(COMMAND, reader)
     if not found.outcomes[0].requests:
-        print(
-            f"kvsteer-router trace what-if: {options.file} has no routed request whose prompt is known; "
-            "record with kvsteer-router serve --trace-out",
-            file=sys.stderr,
+        raise TraceFileError(
+            f"{options.file} has no routed request whose prompt is known; record with kvsteer-router serve --trace-out"
         )
-        return 1
     if options.as_json:
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
     else:
         _print(found)
-    return 0
+    return status
 
 
 def _print(found: WhatIf) -> None:
@@ -65,7 +61,7 @@ def _print(found: WhatIf) -> None:
         )
     if found.unknown:
         out.print(f"{found.unknown} more requests had no known prompt, or no lane.", highlight=False)
-    out.print(FIRST_ORDER, soft_wrap=True, highlight=False)
+    out.print(found.note, soft_wrap=True, highlight=False)
 
 
 def _table(outcomes: Sequence[Outcome]) -> Table:

@@ -3,6 +3,9 @@
 A file that exists is gone on with behind its last whole record, never begun anew; a new one is for its owner's eyes,
 since events hold token ids. A disk that fills up ends the recording and takes nothing back: what was written of the
 record that did not fit is cut off again.
+
+Now and then a zstd frame ends and another begins, with a `Reminder` in it: behind damage a reader goes on there. Frames
+grow with the file, so that damage costs an eighth of a small one and little of a large one.
 """
 
 from __future__ import annotations
@@ -10,18 +13,21 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
 import zstandard
 
-from router.trace.chunk import MAGIC, TraceFileError, chunk_bytes, read_chunks, read_magic
-from router.trace.records import Record, encode_record
+from router.trace.chunk import MAGIC, Hole, TraceFileError, chunk_bytes, read_chunks, read_magic
+from router.trace.records import Began, LaneNamed, Record, Reminder, StreamJoined, StreamLeft, encode_record
 
 __all__ = ["TraceWriter"]
 
 _LEVEL = 3
+_SMALLEST_FRAME, _LARGEST_FRAME = 4_096, 262_144
+_FRAMES_OF_A_FILE = 8
 
 
 class TraceWriter:
@@ -34,7 +40,12 @@ class TraceWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.records = 0
-        self._packer = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=False).compressobj()
+        self._zstd = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=False)
+        self._frame = self._zstd.compressobj()
+        self._raw = self._raw_in_frame = 0
+        self._began: float | None = None
+        self._lanes: dict[int, LaneNamed] = {}
+        self._joined: dict[int, StreamJoined] = {}
         try:
             self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b", buffering=0)
         except OSError as error:
@@ -59,9 +70,10 @@ class TraceWriter:
         Raises:
             TraceFileError: it could not be written whole; the file ends with the record before it, and is closed.
         """
-        raw = encode_record(record)
-        packed = self._packer.compress(raw) + self._packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
-        self._append(chunk_bytes(packed, raw_length=len(raw), begins_frame=not self.records))
+        if self._raw_in_frame >= min(max(self._raw // _FRAMES_OF_A_FILE, _SMALLEST_FRAME), _LARGEST_FRAME):
+            self._begin_frame()
+        self._pack(record)
+        self._remember(record)
         self.records += 1
 
     def close(self) -> None:
@@ -71,7 +83,35 @@ class TraceWriter:
                 os.fsync(self._file.fileno())
             self._file.close()
 
+    def _begin_frame(self) -> None:
+        """End a zstd frame: what is written from here on can be read without what is before."""
+        self._frame, self._raw_in_frame = self._zstd.compressobj(), 0
+        if self._began is not None:
+            lanes, joined = list(self._lanes.values()), list(self._joined.values())
+            self._pack(Reminder(began=self._began, lanes=lanes, joined=joined))
+
+    def _remember(self, record: Record) -> None:
+        """Keep what readers must be reminded of."""
+        match record:
+            case Began():
+                self._began, self._lanes, self._joined = record.at, {}, {}
+            case LaneNamed():
+                self._lanes[record.lane] = record
+            case StreamJoined():
+                self._joined[record.lane] = record
+            case StreamLeft():
+                self._joined.pop(record.lane, None)
+
+    def _pack(self, record: Record) -> None:
+        raw = encode_record(record)
+        packed = self._frame.compress(raw) + self._frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+        self._append(chunk_bytes(packed, raw_length=len(raw), begins_frame=not self._raw_in_frame))
+        self._raw += len(raw)
+        self._raw_in_frame += len(raw)
+
     def _open(self) -> int:
+        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            raise TraceFileError(f"cannot write {self.path}: it is no regular file")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             end = self._whole_length()
@@ -109,6 +149,8 @@ class TraceWriter:
 
 def _last_end(file: BinaryIO, *, name: str) -> int:
     end = len(MAGIC)
-    for chunk in read_chunks(file, name=name):
-        end = chunk.end
+    for found in read_chunks(file, name=name):
+        if isinstance(found, Hole):
+            raise TraceFileError(f"{name} is damaged at byte {found.offset}: record into another file")
+        end = found.end
     return end

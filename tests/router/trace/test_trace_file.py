@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.trace.chunk import MAGIC, TraceFileError
+from router.trace.chunk import MAGIC, TraceFileError, read_chunks
 from router.trace.reader import TraceReader
-from router.trace.records import Began, FrameHeard, LaneNamed, Record, StreamLeft
+from router.trace.records import Began, FrameHeard, LaneNamed, Record, Skipped, StreamJoined, StreamLeft
 from router.trace.writer import TraceWriter
 
 BEGAN = Began(at=1.0, program="test", version="1", source="a test")
@@ -40,6 +42,8 @@ def read(path: Path) -> list[Record]:
     return list(TraceReader(path))
 
 
+JOINED = StreamJoined(at=1.0, lane=1, endpoint="tcp://10.0.0.1:5557", topic="kv", can_replay=True, block_size=16)
+LATER = Began(at=500.0, program="test", version="1", source="another test")
 RECORDS: list[Record] = [BEGAN, NAMED, *map(frame, range(5)), frame(5, size=300_000), StreamLeft(at=9.0, lane=1)]
 
 
@@ -66,7 +70,7 @@ def test_a_new_trace_is_for_its_owner_s_eyes(tmp_path: Path) -> None:
 
 def test_records_are_compressed_with_those_before_them(tmp_path: Path) -> None:
     repeated = [BEGAN, NAMED, *[frame(7, size=1_000)] * 50]
-    assert write(tmp_path / "a.kvtrace", repeated)[-1] < 5_000
+    assert write(tmp_path / "a.kvtrace", repeated)[-1] < 15_000
 
 
 @given(cut=st.integers(0, 10**9))
@@ -81,29 +85,77 @@ def test_a_file_cut_anywhere_gives_all_records_before_the_cut(
     kept = sum(end <= cut for end in ends)
     reader = TraceReader(path)
     assert list(reader) == RECORDS[:kept]
-    assert reader.torn == (cut not in (len(MAGIC), *ends))
+    chunks = list(read_chunks(io.BytesIO(whole[len(MAGIC) :]), name="whole"))
+    assert reader.torn == (cut not in (len(MAGIC), *[chunk.end for chunk in chunks]))
     write(path, [BEGAN, NAMED, frame(77)])
     assert read(path) == [*RECORDS[:kept], BEGAN, NAMED, frame(77)]
 
 
-@given(place=st.integers(0, 10**9), bit=st.integers(0, 7))
-def test_a_flipped_bit_is_named_and_nothing_behind_it_is_cut_off(
-    place: int, bit: int, written: tuple[bytes, list[int]], tmp_path_factory: pytest.TempPathFactory
+LONG: list[Record] = [BEGAN, NAMED, JOINED, *map(frame, range(200)), LATER, NAMED, JOINED, *map(frame, range(200))]
+"""Two recorders' work, of several zstd frames each."""
+
+TOLD_AGAIN = (Began, LaneNamed, StreamJoined)
+
+
+class Written:
+    """The bytes of a trace, and where each of its records ends; Hypothesis cannot print so much."""
+
+    def __init__(self, whole: bytes, ends: list[int]) -> None:
+        self.whole, self.ends = whole, ends
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """That trace."""
+    path = tmp_path_factory.mktemp("trace") / "long.kvtrace"
+    half = LONG.index(LATER)
+    ends = write(path, LONG[:half]) + write(path, LONG[half:])
+    return Written(path.read_bytes(), ends)
+
+
+def damaged(whole: bytes, place: int, *, size: int = 1) -> bytes:
+    return whole[:place] + bytes(byte ^ 0x55 for byte in whole[place : place + size]) + whole[place + size :]
+
+
+@given(place=st.integers(0, 10**9), size=st.integers(1, 3_000))
+def test_damage_costs_the_zstd_frames_that_it_is_in_and_is_named(
+    place: int, size: int, long: Written, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    whole, ends = written
-    place = len(MAGIC) + place % (ends[5] - len(MAGIC))  # in one of the first records
-    damaged = bytearray(whole)
-    damaged[place] ^= 1 << bit
+    """Behind it reading goes on with the right lanes, whoever recorded them; recorders leave the file alone."""
+    whole, ends = long.whole, long.ends
+    place = len(MAGIC) + place % (len(whole) - len(MAGIC))
     path = tmp_path_factory.getbasetemp() / "damaged.kvtrace"
-    path.write_bytes(damaged)
-    number = sum(end <= place for end in ends) + 1
-    begin = [len(MAGIC), *ends][number - 1]
-    good = []
-    with pytest.raises(TraceFileError, match=rf"damaged\.kvtrace, record {number} at byte {begin}: damaged"):
-        good.extend(TraceReader(path))
-    with pytest.raises(TraceFileError, match=f"record {number} at byte {begin}"):
+    path.write_bytes(damaged(whole, place, size=size))
+    reader = TraceReader(path)
+    records = list(reader)
+    (skipped,) = reader.skipped
+    hole = records.index(Skipped(offset=skipped.offset, size=skipped.size))
+    before = sum(end <= place for end in ends)
+    assert skipped.offset in (len(MAGIC), *ends)
+    told, rest = records[before:hole], records[hole + 1 :]
+    assert records[:before] == LONG[:before]
+    assert all(isinstance(record, TOLD_AGAIN) for record in told)
+    assert rest == LONG[len(LONG) - len(rest) :]
+    end = skipped.offset + skipped.size
+    assert end == len(whole) or end < place + size + 6_000
+    assert not rest or {NAMED, JOINED} <= {*LONG[:before], *told, *rest}
+    with pytest.raises(TraceFileError, match=f"is damaged at byte {skipped.offset}: record into another file"):
         TraceWriter(path)
-    assert path.read_bytes() == bytes(damaged)
+    assert path.read_bytes() == damaged(whole, place, size=size)
+
+
+def test_a_length_that_points_behind_the_end_is_no_torn_record_where_more_follow(
+    tmp_path: Path,
+) -> None:
+    """Bytes that were taken out make the chunk before them too long for the file; what follows is still there."""
+    large = [BEGAN, NAMED, frame(0, size=300_000), *LONG]
+    path = tmp_path / "a.kvtrace"
+    place = write(path, large)[2]
+    path.write_bytes(path.read_bytes()[: place - 200] + path.read_bytes()[place:])
+    reader = TraceReader(path)
+    assert len(list(reader)) > len(LONG) / 2
+    assert len(reader.skipped) == 1
+    assert not reader.torn
 
 
 def test_a_second_recorder_is_refused(tmp_path: Path) -> None:
@@ -129,6 +181,12 @@ def test_what_is_no_trace_is_left_alone(content: bytes, said: str, tmp_path: Pat
         with pytest.raises(TraceFileError, match=said):
             attempt()
     assert path.read_bytes() == content
+
+
+def test_a_pipe_is_no_place_to_record_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(TraceFileError, match="pipe: it is no regular file"):
+        TraceWriter(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("path", ["missing/a.kvtrace", ""])

@@ -14,6 +14,7 @@ from contract.events import AllBlocksCleared, BlockRemoved
 from router.trace.flags import run_trace
 from router.trace.records import StreamLeft
 from router.trace.timeline import MAX_SPANS, Timeline
+from router.trace.writer import TraceWriter
 
 A, B = "http://10.0.0.1:30000", "http://10.0.0.2:30000"
 PROMPT = list(range(100, 131))
@@ -96,3 +97,39 @@ def test_a_timeline_is_bounded_and_loses_no_count() -> None:
     for span in timeline.spans:
         there = [at for at in times if span.start <= at - 50.0 < span.start + timeline.seconds]
         assert (span.batches, span.stored) == (len(there), 2 * len(there))
+
+
+def test_behind_damage_lanes_are_untrusted_until_they_are_told_of_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is read of the rest counts, what was held is not believed, and the exit status tells."""
+    made = MadeTrace(A, B)
+    ends, path = [], tmp_path / "a.kvtrace"
+    for seq in range(120):
+        for lane in (0, 1):
+            made.frame(lane, store([seq] * 60), seq=seq)
+    made.frame(0, AllBlocksCleared())
+    made.frame(0, store(PROMPT))
+    with TraceWriter(path) as writer:
+        for record in made.records:
+            writer.write(record)
+            ends.append(writer.end)
+    whole = path.read_bytes()
+    place = ends[len(ends) // 3]
+    path.write_bytes(whole[:place] + bytes(9) + whole[place + 9 :])
+    assert run_trace(["show", str(path), "--json"]) == 1
+    said = capsys.readouterr()
+    summary = json.loads(said.out)
+    (skipped,) = summary["skipped"]
+    assert said.err.startswith(f"kvsteer-router trace show: {path} is damaged: {skipped['size']} bytes from byte ")
+    assert said.err.count("\n") == 1
+    one, two = summary["lanes"]
+    assert (one["stream"], one["blocks"]) == ("live", 5)
+    assert two["stream"] == "untrusted"
+    assert 0 < two["blocks"] < 1_200
+    assert 60 < two["batches"] < 120
+    for command in ("replay", "what-if"):
+        assert run_trace([command, str(path), "--json"]) == 1
+        said = capsys.readouterr()
+        assert f"{path} is damaged" in said.err
+        assert json.loads(said.out)
