@@ -46,7 +46,7 @@ from router.front.server import HttpServer, engine_session
 from router.front.siblings import Siblings
 from router.front.wishes import WishReader
 from router.intake.index import BlockIndex, LaneHandle
-from router.intake.subscriber import Context, Subscriber
+from router.intake.subscriber import Subscriber
 from router.proof.diagnosis import Diagnosis
 from router.proof.fault import Code
 from router.trace.recorder import Recorder
@@ -84,46 +84,44 @@ async def serving(
         first_byte_timeout=config.first_byte_timeout,
         replica_key=config.replica_key,
     )
-    with Context() as context:
-        async with make_session(keep_connections=True) as session, make_session(keep_connections=False) as fresh:
-            fleet = _make_fleet(config, session, index, context, diagnosis, recorder)
-            changes = Changes(fleet, diagnosis, want=None if lifeline is None else lifeline.want)
-            siblings = None if lifeline is None else siblings_of(lifeline, config)
-            server, overview = _make_server(
-                config, session, fresh, fleet, index, diagnosis, tokenizer, recorder, changes, siblings
-            )
-            try:
-                async with _among_siblings(fleet, lifeline, siblings, overview, changes):
-                    url = await server.start()
-                    if lifeline is None:
-                        fleet.start()
-                    async with _watching_loads(config, session, fleet):
-                        yield url
-            finally:
-                await server.close()
-                if recorder is not None:
-                    recorder.end()
-                await fleet.close()
+    async with make_session(keep_connections=True) as session, make_session(keep_connections=False) as fresh:
+        fleet = _make_fleet(config, session, index, diagnosis, recorder)
+        changes = Changes(fleet, diagnosis, want=None if lifeline is None else lifeline.want)
+        siblings = None if lifeline is None else siblings_of(lifeline, config)
+        server, overview = _make_server(
+            config, session, fresh, fleet, index, diagnosis, tokenizer, recorder, changes, siblings
+        )
+        try:
+            async with _among_siblings(fleet, lifeline, siblings, overview, changes):
+                url = await server.start()
+                if lifeline is None:
+                    fleet.start()
+                async with _watching_loads(config, session, fleet):
+                    yield url
+        finally:
+            await server.close()
+            if recorder is not None:
+                recorder.end()
+            await fleet.close()
 
 
 @asynccontextmanager
 async def watching(config: RouterConfig, *, recorder: Recorder) -> AsyncIterator[Fleet]:
     """A fleet that is watched and recorded, and that nothing is routed to."""
     index = BlockIndex()
-    with Context() as context:
-        async with engine_session(
-            connect_timeout=config.connect_timeout,
-            first_byte_timeout=config.first_byte_timeout,
-            replica_key=config.replica_key,
-            keep_connections=True,
-        ) as session:
-            fleet = _make_fleet(config, session, index, context, Diagnosis(index), recorder)
-            try:
-                fleet.start()
-                yield fleet
-            finally:
-                recorder.end()
-                await fleet.close()
+    async with engine_session(
+        connect_timeout=config.connect_timeout,
+        first_byte_timeout=config.first_byte_timeout,
+        replica_key=config.replica_key,
+        keep_connections=True,
+    ) as session:
+        fleet = _make_fleet(config, session, index, Diagnosis(index), recorder)
+        try:
+            fleet.start()
+            yield fleet
+        finally:
+            recorder.end()
+            await fleet.close()
 
 
 def _among_siblings(
@@ -144,13 +142,12 @@ def _make_fleet(
     config: RouterConfig,
     session: aiohttp.ClientSession,
     index: BlockIndex,
-    context: Context,
     diagnosis: Diagnosis,
     recorder: Recorder | None,
 ) -> Fleet:
     def subscribe(url: str, address: LaneAddress, topic: str, handle: LaneHandle) -> Subscriber:
         make = Subscriber if recorder is None else partial(TapedSubscriber, recorder, url=url)
-        return make(address=address, topic=topic, index=index, handle=handle, context=context)
+        return make(address=address, topic=topic, index=index, handle=handle)
 
     def make_lane(url: str, dp_rank: int, speed: ReplicaSpeed) -> Lane:
         return Lane(

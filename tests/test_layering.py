@@ -35,7 +35,6 @@ FENCES: dict[str, tuple[str, ...]] = {
     "zmq": (
         "publisher.transport",
         "bench.index.wire_source",
-        "router.intake.subscriber",
         "router.conformance.listener",
         "router.trace.publication",
     ),

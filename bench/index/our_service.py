@@ -13,7 +13,7 @@ import uvloop
 
 from contract.descriptor import LaneAddress
 from router.intake.index import BlockIndex
-from router.intake.subscriber import Context, Subscriber
+from router.intake.subscriber import Subscriber
 
 __all__ = ["main"]
 
@@ -21,14 +21,13 @@ LOOK_SECONDS = 0.02
 
 
 async def _follow(ports: list[int], messages: list[int]) -> None:
-    index, context = BlockIndex(), Context()
+    index = BlockIndex()
     lanes = [
         Subscriber(
             address=LaneAddress(dp_rank=0, endpoint=f"tcp://127.0.0.1:{port}", replay_endpoint=None),
             topic="",
             index=index,
             handle=index.add_lane(),
-            context=context,
         )
         for port in ports
     ]
@@ -40,7 +39,6 @@ async def _follow(ports: list[int], messages: list[int]) -> None:
     await asyncio.to_thread(sys.stdin.read)
     for lane in lanes:
         await lane.close()
-    context.destroy(linger=0)
 
 
 def main() -> None:

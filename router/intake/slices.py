@@ -12,16 +12,27 @@ import msgspec
 
 from contract.events import BlockRemoved, BlockStored, Event, EventBatch, Rejected
 
-__all__ = ["EVENTS_A_SLICE", "slices"]
+__all__ = ["EVENTS_A_SLICE", "is_small", "slices", "weight"]
 
 EVENTS_A_SLICE = 64
 BLOCKS_A_SLICE = 4096
+_EVENT_WEIGHT = BLOCKS_A_SLICE // EVENTS_A_SLICE
 _Any = Event | Rejected
+
+
+def is_small(batch: EventBatch) -> bool:
+    """Whether a batch is one event that is no more than a slice; nearly every batch of an engine is."""
+    return len(batch.events) == 1 and _blocks(batch.events[0]) <= BLOCKS_A_SLICE
+
+
+def weight(batch: EventBatch) -> int:
+    """What a batch costs to apply, as a number of blocks; an event costs what very many blocks do."""
+    return sum(_EVENT_WEIGHT + _blocks(event) for event in batch.events)
 
 
 def slices(batch: EventBatch) -> Iterator[EventBatch]:
     """The batch as batches of at most ``EVENTS_A_SLICE`` events and about ``BLOCKS_A_SLICE`` blocks."""
-    if len(batch.events) == 1 and _blocks(batch.events[0]) <= BLOCKS_A_SLICE:
+    if is_small(batch):
         yield batch
         return
     events: list[_Any] = []

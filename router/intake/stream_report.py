@@ -68,7 +68,6 @@ class SubscriberLimits(msgspec.Struct, frozen=True, kw_only=True):
     recover: float = 30.0
     recover_most: float = 600.0
     message_bytes: int = 256 * 2**20
-    receive_queue: int = 10_000
     stream: StreamLimits = StreamLimits()
 
 

@@ -6,7 +6,7 @@ from contract.descriptor import LaneAddress
 from contract.framing import Frame
 from router.intake.index import BlockIndex, LaneHandle
 from router.intake.stream import Action, AskReplay, LaneStream
-from router.intake.subscriber import Context, Subscriber
+from router.intake.subscriber import Subscriber
 from router.trace.recorder import Recorder
 from router.trace.records import FrameHeard, StreamJoined, StreamLeft, StreamTurned, Turn
 
@@ -79,7 +79,6 @@ class TapedSubscriber(Subscriber):
         topic: str,
         index: BlockIndex,
         handle: LaneHandle,
-        context: Context,
     ) -> None:
         self._recorder = recorder
         self._lane: int | None = recorder.lane(url, address.dp_rank)
@@ -99,7 +98,6 @@ class TapedSubscriber(Subscriber):
             topic=topic,
             index=index,
             handle=handle,
-            context=context,
             stream=TapedStream(recorder, self._lane, can_replay=can_replay),
         )
 

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-import zmq
 from event_source import WIDTH, EventSource, Replies, holds_the_truth, stored
 from follower import QUICK, following, in_effect, pair
 from patience import until
@@ -199,8 +198,7 @@ async def test_an_endpoint_that_is_none_is_refused_in_one_line() -> None:
     await subscriber.close()
 
 
-async def test_many_lanes_share_one_loop_and_one_context() -> None:
-    context = zmq.asyncio.Context()
+async def test_many_lanes_share_one_loop() -> None:
     index = BlockIndex()
     async with EventSource() as source:
         for name in range(1, 30):
@@ -208,14 +206,11 @@ async def test_many_lanes_share_one_loop_and_one_context() -> None:
         handles = [index.add_lane() for _ in range(8)]
         address = LaneAddress(0, source.endpoint, source.replay_endpoint)
         subscribers = [
-            Subscriber(address=address, topic="", index=index, handle=handle, limits=QUICK, context=context)
-            for handle in handles
+            Subscriber(address=address, topic="", index=index, handle=handle, limits=QUICK) for handle in handles
         ]
         await asyncio.gather(*(subscriber.start() for subscriber in subscribers))
         await until(lambda: all(holds_the_truth(index, handle, source) for handle in handles), "all lanes agree")
         await asyncio.gather(*(subscriber.close() for subscriber in subscribers))
-        assert not context.closed
-    context.destroy(linger=0)
 
 
 async def test_a_large_batch_does_not_stall_the_loop() -> None:
