@@ -127,7 +127,7 @@ class Zmtp:
 
     def _require_peer(self, kind: str) -> None:
         if kind not in _PEERS[self._kind]:
-            raise ZmtpError(f"the peer is a {kind[:_SHOWN]} socket, not {' or '.join(_PEERS[self._kind])}")
+            raise ZmtpError(f"the peer is a {kind[:_SHOWN]!r} socket, not {' or '.join(_PEERS[self._kind])}")
 
 
 def encode_message(frames: Sequence[bytes]) -> bytes:
