@@ -95,7 +95,10 @@ def test_the_spelling_of_transformers_4_means_the_same(
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"model_type": "gpt2"}, "model_type 'gpt2' is not served, llama, mistral, qwen2, qwen3, minimax are"),
+        (
+            {"model_type": "gpt2", "hidden_size": None},
+            "model_type 'gpt2' is not served, llama, mistral, qwen2, qwen3, minimax are",
+        ),
         ({"vocab_size": None}, "Object missing required field `vocab_size`"),
         ({"hidden_size": "many"}, "Expected `int`, got `str` - at `$.hidden_size`"),
         ({"num_hidden_layers": 0}, "Expected `int` >= 1 - at `$.num_hidden_layers`"),
