@@ -11,7 +11,7 @@ from aiohttp.typedefs import Middleware
 
 from contract.api_error import ApiError, no_route, wrong_method
 
-__all__ = ["in_openai_shape"]
+__all__ = ["in_openai_shape", "internal_error"]
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -35,10 +35,15 @@ def in_openai_shape(program: str) -> Middleware:
             raise  # the client is gone, there is nobody to answer
         except Exception:
             log.exception("%s %s failed", request.method, request.path)
-            message = f"internal error, see the {program}'s log"
-            return _answer(ApiError(message, status=HTTPStatus.INTERNAL_SERVER_ERROR, code="internal_error"))
+            return _answer(internal_error(program))
 
     return answer_failures
+
+
+def internal_error(program: str) -> ApiError:
+    """What ``program``'s log says more of."""
+    message = f"internal error, see the {program}'s log"
+    return ApiError(message, status=HTTPStatus.INTERNAL_SERVER_ERROR, code="internal_error")
 
 
 def _from_http(request: web.Request, error: web.HTTPException) -> ApiError:

@@ -31,7 +31,7 @@ from router.front.admission import Admission
 from router.front.api import Api
 from router.front.body import BodyReader
 from router.front.changes import Changes
-from router.front.connection import ConnectionWatch
+from router.front.connections import Connections
 from router.front.headers import for_engine
 from router.front.keys import Keys
 from router.front.metrics import FleetMetrics, RequestMetrics
@@ -244,12 +244,16 @@ def _make_server(
         reader=reader,
         overview=overview if siblings is None else WholeOverview(overview, siblings),
     )
-    watch = ConnectionWatch(
-        head_timeout=config.head_timeout, write_timeout=config.write_timeout, closed=metrics.closed_connection
+    connections = Connections(
+        serve=api.serve,
+        bodies=bodies,
+        head_timeout=config.head_timeout,
+        write_timeout=config.write_timeout,
+        closed=metrics.closed_connection,
     )
     server = HttpServer(
         api,
-        watch=watch,
+        connections=connections,
         host=config.host,
         port=config.port,
         shared=siblings is not None,

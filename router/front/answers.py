@@ -12,10 +12,10 @@ import time
 from http import HTTPStatus
 
 import aiohttp
-from aiohttp import web
 
 from router.fleet.fleet import Fleet
 from router.fleet.prober import tell_failure
+from router.front.client import Client
 from router.front.engine_client import EngineAnswer
 from router.front.errors import ApiError, error_event
 from router.front.exchange import Exchange
@@ -42,79 +42,73 @@ class Answers:
         self._idle_timeout = idle_timeout
         self._expose_replica = expose_replica
 
-    async def give(self, http: web.Request, upstream: EngineAnswer, exchange: Exchange) -> web.StreamResponse:
-        """Pass an answer on.
+    async def give(self, client: Client, upstream: EngineAnswer, exchange: Exchange) -> int:
+        """Pass an answer on; its status.
 
         Raises:
             aiohttp.ClientError: the engine was lost before the client was given a byte.
             ConnectionAbortedError: the client is gone; not one of aiohttp's, which speak of engines here.
         """
         if upstream.status == _OK and upstream.content_type == _EVENT_STREAM:
-            return await self._stream(http, upstream, exchange)
-        return await self._whole(http, upstream, exchange)
+            await self._stream(client, upstream, exchange)
+        else:
+            await self._whole(client, upstream, exchange)
+        return upstream.status
 
     # An answer that comes at once
 
-    async def _whole(self, http: web.Request, upstream: EngineAnswer, exchange: Exchange) -> web.StreamResponse:
+    async def _whole(self, client: Client, upstream: EngineAnswer, exchange: Exchange) -> None:
         upstream.expect_within(self._idle_timeout)
         content = upstream.content
         body: bytes | bytearray = await content.readany()
         while not content.at_eof():
             if len(body) > WHOLE_BYTES:
-                return await self._pass_on(http, upstream, exchange, body)
+                await self._pass_on(client, upstream, exchange, body)
+                return
             body = body if isinstance(body, bytearray) else bytearray(body)
             body += await content.readany()
         if upstream.status == _OK:
             now = time.monotonic()
             exchange.first_token(now=now)
             exchange.finished(read_report(body), now=now)
-        return web.Response(body=body, status=upstream.status, headers=self._headers(upstream, exchange))
+        await client.answer(upstream.status, self._headers(upstream, exchange), body)
 
     async def _pass_on(
-        self, http: web.Request, upstream: EngineAnswer, exchange: Exchange, begun: bytes | bytearray
-    ) -> web.StreamResponse:
+        self, client: Client, upstream: EngineAnswer, exchange: Exchange, begun: bytes | bytearray
+    ) -> None:
         """An answer too large to hold: what was read, then the rest as it comes. Its report is not looked for."""
         exchange.first_token(now=time.monotonic())
-        response = web.StreamResponse(status=upstream.status, headers=self._headers(upstream, exchange))
-        await response.prepare(http)
-        await _write(response, begun)
+        await client.begin(upstream.status, self._headers(upstream, exchange))
+        await client.write(begun)
         content = upstream.content
         try:
             while not content.at_eof():
-                await _write(response, await content.readany())
+                await client.write(await content.readany())
         except aiohttp.ClientError as error:
             self._broke_off(exchange, error)
-            if http.transport is not None:
-                http.transport.abort()  # the one way to tell the client that this is not the end
-            return response
-        await _write_last(response, b"")
-        return response
+            client.cut_off()
+        else:
+            await client.end(b"")
 
     # An answer that streams
 
-    async def _stream(self, http: web.Request, upstream: EngineAnswer, exchange: Exchange) -> web.StreamResponse:
+    async def _stream(self, client: Client, upstream: EngineAnswer, exchange: Exchange) -> None:
         first = await upstream.content.readany()  # until the client's answer begins another engine can take over
         exchange.first_token(now=time.monotonic())
         upstream.expect_within(self._idle_timeout)
         tap = EventTap(strip_usage=exchange.counts_were_added)
-        response = web.StreamResponse(status=upstream.status, headers=self._headers(upstream, exchange))
-        await response.prepare(http)
-        last = await self._all_but_last(first, upstream.content, response, tap, exchange)
-        await _write_last(response, last)
+        await client.begin(upstream.status, self._headers(upstream, exchange))
+        last = await self._all_but_last(first, upstream.content, client, tap, exchange)
+        await client.end(last)
         exchange.finished(tap.report, now=time.monotonic())
-        return response
 
     async def _all_but_last(
-        self,
-        chunk: bytes,
-        content: aiohttp.StreamReader,
-        response: web.StreamResponse,
-        tap: EventTap,
-        exchange: Exchange,
+        self, chunk: bytes, content: aiohttp.StreamReader, client: Client, tap: EventTap, exchange: Exchange
     ) -> bytes:
         """Send a chunk and those that follow; what is left to be sent together with the stream's end."""
         while not content.at_eof():
-            await _write(response, tap.feed(chunk))
+            if kept := tap.feed(chunk):
+                await client.write(kept)
             try:
                 chunk = await content.readany()
             except aiohttp.ClientError as error:
@@ -132,25 +126,7 @@ class Answers:
         headers = for_client(upstream.headers)
         if self._expose_replica:
             headers.append((REPLICA_HEADER, exchange.lane.url))
-        return headers
-
-
-async def _write(response: web.StreamResponse, chunk: bytes | bytearray) -> None:
-    """Send to the client, as fast as it reads."""
-    if not chunk:
-        return
-    try:
-        await response.write(chunk)
-    except ConnectionError as error:
-        raise ConnectionAbortedError("the client is gone") from error
-
-
-async def _write_last(response: web.StreamResponse, chunk: bytes) -> None:
-    """As ``_write``, and end the answer."""
-    try:
-        await response.write_eof(chunk)
-    except ConnectionError as error:
-        raise ConnectionAbortedError("the client is gone") from error
+        return exchange.answered(headers)
 
 
 def _last_words(tap: EventTap, url: str) -> bytes:

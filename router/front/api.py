@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from http import HTTPStatus
 
 import aiohttp
@@ -15,6 +16,7 @@ from program.refusals import in_openai_shape
 from router.choice.chooser import Chooser
 from router.fleet.fleet import Fleet
 from router.front.body import BodyReader
+from router.front.client import Client, refuse
 from router.front.errors import ApiError, unavailable
 from router.front.headers import ToEngine, for_client
 from router.front.keys import Keys
@@ -22,12 +24,12 @@ from router.front.operations import Operations
 from router.front.overview import Overview
 from router.front.plan import Planner
 from router.front.reader import RequestReader
-from router.front.receipts import with_request_id
 from router.front.request import named_model
 from router.front.route import Route
 from router.front.routed import Routed
 from router.front.upstream import payload
 from router.front.views import explanation, model_list
+from router.front.web_client import WebClient
 from router.front.wishes import WishReader
 from router.intake.index import BlockIndex
 from router.replay import lane_record
@@ -76,10 +78,9 @@ class Api:
         """The routes, ready to be served."""
         middlewares = [*outermost, in_openai_shape("router"), *self._keys.middlewares()]
         app = web.Application(middlewares=middlewares, client_max_size=self._bodies.max_bytes)
-        app.on_response_prepare.append(with_request_id)
         app.router.add_routes(
             [
-                *(self._bodies.post(route.value, self._routed.handler(route)) for route in Route),
+                *(self._bodies.post(route.value, partial(self._route, route)) for route in Route),
                 *self._operations.routes(),
                 self._bodies.post("/tokenize", self._tokenize),
                 self._bodies.post("/explain", self._explain),
@@ -93,6 +94,24 @@ class Api:
             ]
         )
         return app
+
+    async def serve(self, client: Client, route: Route) -> None:
+        """Answer a request to a routed endpoint that did not come by way of the application.
+
+        Raises:
+            ConnectionError: the client is gone.
+        """
+        try:
+            self._keys.require_client(client.headers)
+        except ApiError as error:
+            await refuse(client, error, [])
+        else:
+            await self._routed.serve(client, route)
+
+    async def _route(self, route: Route, http: web.Request) -> web.StreamResponse:
+        client = WebClient(http, self._bodies)
+        await self._routed.serve(client, route)
+        return client.response
 
     async def _explain(self, http: web.Request) -> web.Response:
         request = await self._reader.read_any(http)

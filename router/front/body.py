@@ -7,7 +7,9 @@ after keys, limits and lengths were looked at.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from http import HTTPStatus
+from typing import TypeVar
 
 from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Handler
@@ -15,6 +17,8 @@ from aiohttp.typedefs import Handler
 from router.front.errors import ApiError
 
 __all__ = ["BodyReader"]
+
+_T = TypeVar("_T")
 
 
 class BodyReader:
@@ -34,11 +38,11 @@ class BodyReader:
         Raises:
             ApiError: 413 where it is larger than allowed, 408 where it does not come in time.
         """
-        self._check_length(http)
+        self.check_length(http.content_length or 0)
         if "Expect" in http.headers:
             await _invite(http)
         try:
-            return self._at_once(http) if http.content.is_eof() else await self._as_it_comes(http)
+            return self._at_once(http) if http.content.is_eof() else await self.in_time(http.read())
         except web.HTTPRequestEntityTooLarge:
             raise self._too_large() from None
         except web.RequestPayloadError as error:
@@ -48,9 +52,28 @@ class BodyReader:
                 code="invalid_body",
                 headers={"Connection": "close"},
             ) from None
+
+    async def in_time(self, body: Awaitable[_T]) -> _T:
+        """A body that is still coming.
+
+        Raises:
+            ApiError: 408, it does not come in time.
+        """
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await body
         except TimeoutError:
             message = f"the body did not arrive within {self._timeout:g} s"
             raise ApiError(message, status=HTTPStatus.REQUEST_TIMEOUT, code="body_timeout") from None
+
+    def check_length(self, length: int) -> None:
+        """Look at the length that a head announces.
+
+        Raises:
+            ApiError: 413, it is larger than allowed.
+        """
+        if length > self.max_bytes:
+            raise self._too_large()
 
     def _at_once(self, http: web.Request) -> bytes:
         """A body that came with its head, as most do."""
@@ -58,15 +81,6 @@ class BodyReader:
         if len(body) > self.max_bytes:  # it was packed
             raise self._too_large()
         return body
-
-    async def _as_it_comes(self, http: web.Request) -> bytes:
-        async with asyncio.timeout(self._timeout):
-            return await http.read()
-
-    def _check_length(self, http: web.Request) -> None:
-        """Refuse a body by the length that its head announces."""
-        if (http.content_length or 0) > self.max_bytes:
-            raise self._too_large()
 
     def _too_large(self) -> ApiError:
         message = f"the body is larger than {self.max_bytes} bytes"

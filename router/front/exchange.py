@@ -12,6 +12,7 @@ from typing import Self
 from router.choice.chooser import Decision
 from router.choice.dispatch import Dispatch
 from router.fleet.lane import Lane
+from router.front.headers import Headers
 from router.front.metrics import RequestMetrics
 from router.front.plan import Plan
 from router.front.receipts import Receipt
@@ -67,6 +68,10 @@ class Exchange:
     def counts_were_added(self) -> bool:
         """Whether the stream carries token counts that only the router asked for."""
         return self._plan.request.wants_counts_added
+
+    def answered(self, headers: Headers) -> Headers:
+        """The client's answer begins with these headers; those that it gets."""
+        return self._receipt.answered(headers)
 
     def first_token(self, *, now: float) -> None:
         """The answer has begun, or is there at once: the engine has computed the prompt."""

@@ -8,7 +8,7 @@ browser.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
 from aiohttp import web
@@ -45,13 +45,22 @@ class Keys:
         if self._admin is None:
             message = "changes need an admin key, and this router was started without one"
             raise ApiError(message, status=HTTPStatus.FORBIDDEN, code="changes_not_allowed")
-        if not _same(_bearer(http), self._admin):
+        if not _same(_bearer(http.headers), self._admin):
             raise _unauthorized("this needs the admin key")
+
+    def require_client(self, headers: Mapping[str, str]) -> None:
+        """Let a client through.
+
+        Raises:
+            ApiError: 401, it needs a key and sent none that is known.
+        """
+        if self._clients and not self._is_known(_bearer(headers)):
+            raise _unauthorized("no valid API key: send one as Authorization: Bearer KEY")
 
     @web.middleware
     async def _client_middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in _OPEN_PATHS and not self._is_known(_bearer(request)):
-            raise _unauthorized("no valid API key: send one as Authorization: Bearer KEY")
+        if request.path not in _OPEN_PATHS:
+            self.require_client(request.headers)
         return await handler(request)
 
     def _is_known(self, given: bytes | None) -> bool:
@@ -59,8 +68,8 @@ class Keys:
         return sum(_same(given, key) for key in keys) > 0
 
 
-def _bearer(http: web.Request) -> bytes | None:
-    scheme, _, key = http.headers.get("Authorization", "").partition(" ")
+def _bearer(headers: Mapping[str, str]) -> bytes | None:
+    scheme, _, key = headers.get("Authorization", "").partition(" ")
     return key.strip().encode(errors="surrogateescape") if scheme.lower() == "bearer" else None
 
 

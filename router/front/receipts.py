@@ -13,19 +13,19 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from aiohttp import web
 
 from router.choice.chooser import Decision
 from router.fleet.lane import Lane
 from router.front.errors import ApiError
-from router.front.headers import CLIENT_ID_HEADER, REQUEST_ID_HEADER
+from router.front.headers import CLIENT_ID_HEADER, REQUEST_ID_HEADER, Headers
 from router.front.plan import Plan
 from router.front.tape import RequestTape
 from router.front.views import Chosen, ExplainedLane, explanation
 
-__all__ = ["Receipt", "ReceiptView", "Receipts", "receipt_view", "with_request_id", "worker_of"]
+__all__ = ["Receipt", "ReceiptView", "Receipts", "receipt_view", "worker_of"]
 
 MAX_CLIENT_ID = 200
+_REQUEST_ID, _CLIENT_ID = REQUEST_ID_HEADER.lower(), CLIENT_ID_HEADER.lower()
 _OF_WORKER = re.compile(r"([0-9]{1,4})-[0-9a-f]{12}-[0-9]+", re.ASCII)
 
 
@@ -85,18 +85,21 @@ class Receipt:
         self.code = error.code
         self.failures.append(str(error))
 
-    def answered(self) -> None:
-        """The client's answer begins. Where the handler has ended already, the whole of it goes out now."""
+    def answered(self, headers: Headers) -> Headers:
+        """The client's answer begins: with these headers, and those that name the request.
+
+        An id that is the client's own name for it comes back, but where the engine has sent one itself.
+        """
         self.first_byte_at = time.time()
-        if self.ended_at is not None:
-            self.ended_at = self.first_byte_at
+        named = [field for field in headers if field[0].lower() != _REQUEST_ID]
+        named.append((REQUEST_ID_HEADER, self.id))
+        if self.client_id is not None and all(name.lower() != _CLIENT_ID for name, _ in headers):
+            named.append((CLIENT_ID_HEADER, self.client_id))
+        return named
 
     def ended(self, *, status: int) -> None:
         """The request is over; ``status`` is what the client got, or 499 where it did not wait."""
         self.status, self.ended_at = status, time.time()
-
-
-_KEY = web.RequestKey("receipt", Receipt)
 
 
 class Receipts:
@@ -115,17 +118,16 @@ class Receipts:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def open(self, http: web.Request, *, route: str) -> Receipt:
+    def open(self, client_id: str | None, *, route: str) -> Receipt:
         """A receipt for a request that has just arrived; its answer will carry the id."""
         self._opened += 1
-        client_id = http.headers.get(CLIENT_ID_HEADER)
         receipt = Receipt(
             f"{self._prefix}-{self._opened}",
             route=route,
             client_id=client_id and client_id[:MAX_CLIENT_ID],
             tape=self._tape,
         )
-        http[_KEY] = self._by_id[receipt.id] = receipt
+        self._by_id[receipt.id] = receipt
         if len(self._by_id) > self._limit:
             self._by_id.popitem(last=False)
         return receipt
@@ -139,17 +141,6 @@ def worker_of(number: str) -> int | None:
     """The place of the worker that gave an id; None where the id tells of none."""
     found = _OF_WORKER.fullmatch(number)
     return None if found is None else int(found[1])
-
-
-async def with_request_id(http: web.Request, response: web.StreamResponse) -> None:
-    """aiohttp's signal before an answer's head is sent: name the receipt in it, whoever made the answer."""
-    receipt = http.get(_KEY)
-    if receipt is None:
-        return
-    receipt.answered()
-    response.headers[REQUEST_ID_HEADER] = receipt.id
-    if receipt.client_id is not None:
-        response.headers.setdefault(CLIENT_ID_HEADER, receipt.client_id)
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 import aiohttp
-from aiohttp import web
 
 from router.choice.chooser import Chooser
 from router.fleet.breaker import counts_as_failure
@@ -25,6 +24,7 @@ from router.fleet.lane import Lane
 from router.fleet.prober import tell_failure
 from router.fleet.replica import Replica
 from router.front.answers import Answers
+from router.front.client import Client
 from router.front.engine_client import EngineClient
 from router.front.errors import ApiError
 from router.front.exchange import Exchange
@@ -89,8 +89,8 @@ class Relay:
         self._answers = Answers(fleet=fleet, metrics=metrics, idle_timeout=idle_timeout, expose_replica=expose_replica)
         self._budget = RetryBudget()
 
-    async def serve(self, http: web.Request, plan: Plan, receipt: Receipt) -> web.StreamResponse:
-        """Answer a request.
+    async def serve(self, client: Client, plan: Plan, receipt: Receipt) -> int:
+        """Answer a request; the status of the answer.
 
         Raises:
             ApiError: 502 where two engines were lost, or the only one was; 504 where one stayed silent.
@@ -99,7 +99,7 @@ class Relay:
         lanes, tries_left = plan.lanes, MAX_TRIES
         while True:
             try:
-                return await self._attempt(http, plan, lanes, receipt)
+                return await self._attempt(client, plan, lanes, receipt)
             except _LostError as lost:
                 tries_left -= lost.handed_over
                 lanes = self._others(plan, receipt)
@@ -114,23 +114,21 @@ class Relay:
         now = time.monotonic()
         return [lane for lane in plan.lanes if lane.url not in asked and self._fleet.admits(lane, now=now)]
 
-    async def _attempt(
-        self, http: web.Request, plan: Plan, lanes: Sequence[Lane], receipt: Receipt
-    ) -> web.StreamResponse:
+    async def _attempt(self, client: Client, plan: Plan, lanes: Sequence[Lane], receipt: Receipt) -> int:
         now = time.monotonic()
         decision = self._chooser.choose(
             plan.prompt, prompt_tokens=plan.prompt_tokens, lanes=lanes, now=now, session=plan.session
         )
         receipt.chose(decision)
         with Exchange(plan, decision, now=now, metrics=self._metrics, receipt=receipt) as exchange:
-            return await self._forward(http, plan, exchange, receipt)
+            return await self._forward(client, plan, exchange, receipt)
 
-    async def _forward(self, http: web.Request, plan: Plan, exchange: Exchange, receipt: Receipt) -> web.StreamResponse:
+    async def _forward(self, client: Client, plan: Plan, exchange: Exchange, receipt: Receipt) -> int:
         lane, request = exchange.lane, plan.request
         replica = self._fleet.replica(lane.url)
         replica.breaker.sent(now=time.monotonic())
         rank = lane.dp_rank if len(replica.lanes) > 1 else None
-        headers = self._to_engine(http.headers)
+        headers = self._to_engine(client.headers)
         if rank is not None and request.route is not Route.GENERATE:
             headers = [
                 *(field for field in headers if field[0].lower() != RANK_HEADER.lower()),
@@ -142,11 +140,11 @@ class Relay:
             engines = self._fresh_engines
             await self._greet(replica)
         try:
-            async with engines.post(lane.url, http.rel_url.raw_path_qs, body=body, headers=headers) as upstream:
+            async with engines.post(lane.url, client.path, body=body, headers=headers) as upstream:
                 self._judge(upstream.status, replica)
                 if self._asks_elsewhere(upstream.status, plan, receipt):
                     raise _LostError(f"{lane.url} answered {upstream.status}", handed_over=True)
-                return await self._answers.give(http, upstream, exchange)
+                return await self._answers.give(client, upstream, exchange)
         except aiohttp.ClientError as error:
             raise self._loss(error, replica) from error
 

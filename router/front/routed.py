@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
 from http import HTTPStatus
 
-from aiohttp import web
-
+from program.refusals import internal_error
 from router.front.admission import Admission
+from router.front.client import Client, refuse
 from router.front.errors import ApiError
+from router.front.headers import CLIENT_ID_HEADER
 from router.front.metrics import RequestMetrics
 from router.front.plan import Planner
 from router.front.reader import RequestReader
@@ -20,13 +21,14 @@ from router.front.wishes import WishReader
 
 __all__ = ["Routed"]
 
+_LOG = logging.getLogger("router")
 FAILED = HTTPStatus.INTERNAL_SERVER_ERROR.value
 CLIENT_LEFT = 499
 """Counted, never sent: nginx's number for a client that did not wait."""
 
 
 class Routed:
-    """Makes the handlers of the routed endpoints."""
+    """Serves the routed endpoints, whatever carries their requests."""
 
     def __init__(
         self,
@@ -47,33 +49,36 @@ class Routed:
         self._receipts = receipts
         self._metrics = metrics
 
-    def handler(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        """The handler of one endpoint."""
-        path = route.value
+    async def serve(self, client: Client, route: Route) -> None:
+        """Answer a request to one of the routed endpoints. The blanket except is its top level.
 
-        async def handle(http: web.Request) -> web.StreamResponse:
-            receipt = self._receipts.open(http, route=path)
-            status = FAILED
-            try:
-                with self._admission:
-                    response = await self._serve(http, route, receipt)
-                status = response.status
-                return response
-            except ApiError as error:
-                status = error.status
-                receipt.refused(error)
-                raise
-            except (asyncio.CancelledError, ConnectionError):
-                status = CLIENT_LEFT
-                raise
-            finally:
-                receipt.ended(status=status)
-                self._metrics.answered(route=path, status=status)
+        Raises:
+            ConnectionError: the client is gone.
+        """
+        receipt = self._receipts.open(client.headers.get(CLIENT_ID_HEADER), route=route.value)
+        status = FAILED
+        try:
+            with self._admission:
+                status = await self._serve(client, route, receipt)
+        except ApiError as error:
+            status = await self._refuse(client, error, receipt)
+        except (asyncio.CancelledError, ConnectionError):
+            status = CLIENT_LEFT
+            raise
+        except Exception:
+            _LOG.exception("POST %s failed", route.value)
+            status = await self._refuse(client, internal_error("router"), receipt)
+        finally:
+            receipt.ended(status=status)
+            self._metrics.answered(route=route.value, status=status)
 
-        return handle
-
-    async def _serve(self, http: web.Request, route: Route, receipt: Receipt) -> web.StreamResponse:
-        request = await self._reader.read(http, route, ids_below=self._planner.likely_vocabulary)
-        plan = await self._planner.plan(request, self._wishes.read(http.headers, request))
+    async def _serve(self, client: Client, route: Route, receipt: Receipt) -> int:
+        request = await self._reader.read(client, route, ids_below=self._planner.likely_vocabulary)
+        plan = await self._planner.plan(request, self._wishes.read(client.headers, request))
         receipt.planned(plan)
-        return await self._relay.serve(http, plan, receipt)
+        return await self._relay.serve(client, plan, receipt)
+
+    async def _refuse(self, client: Client, error: ApiError, receipt: Receipt) -> int:
+        receipt.refused(error)
+        await refuse(client, error, receipt.answered([]))
+        return error.status

@@ -10,18 +10,13 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from router.front.api import Api
-from router.front.connection import ConnectionWatch
+from router.front.connection import LINGER_SECONDS
+from router.front.connections import CLIENT_KEEPALIVE_SECONDS, Connections
 
 __all__ = ["BindError", "HttpServer", "engine_session", "stop_listening"]
 
 ENGINE_KEEPALIVE_SECONDS = 4.0
 """Below the 5 s after which uvicorn, which serves SGLang and vLLM, closes an idle connection."""
-
-CLIENT_KEEPALIVE_SECONDS = 75.0
-"""Above the 60 s for which common load balancers keep an idle connection: the side that sends must close first."""
-
-LINGER_SECONDS = 2.0
-"""How long the rest of a refused body is read and dropped, so that the client gets to read the refusal."""
 
 SHUTDOWN_PHASES = 2
 """aiohttp waits its timeout twice: for all requests, then for those whose bodies had come, before it ends them."""
@@ -40,17 +35,18 @@ class HttpServer:
     """Serves an api on one address. ``drain_timeout`` in seconds. ``shared``: other processes listen there too."""
 
     def __init__(
-        self, api: Api, *, watch: ConnectionWatch, host: str, port: int, shared: bool, drain_timeout: float
+        self, api: Api, *, connections: Connections, host: str, port: int, shared: bool, drain_timeout: float
     ) -> None:
         self._api = api
         self._host = host
         self._port = port
         self._shared = shared
-        self._watch = watch
+        self._connections = connections
+        self._drain_timeout = drain_timeout
         self._watching: asyncio.Task[None] | None = None
         self._listener: asyncio.Server | None = None
         self._runner = web.AppRunner(
-            api.application(watch.middleware),
+            api.application(connections.middleware),
             access_log=None,
             handler_cancellation=True,  # a client that leaves must cancel its handler: that is what frees the engine
             shutdown_timeout=drain_timeout / SHUTDOWN_PHASES,
@@ -71,7 +67,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         try:
             self._listener = await loop.create_server(
-                self._watch.factory(make),
+                self._connections.factory(make),
                 self._host,
                 self._port,
                 backlog=BACKLOG,
@@ -79,7 +75,7 @@ class HttpServer:
             )
         except OSError as error:
             raise BindError(f"cannot listen on {self._host}:{self._port}: {error.strerror or error}") from None
-        self._watching = asyncio.create_task(self._watch.run(), name="connection watch")
+        self._watching = asyncio.create_task(self._connections.run(), name="connection watch")
         host, port = self._listener.sockets[0].getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -88,7 +84,7 @@ class HttpServer:
         self._api.draining = True
         if self._listener is not None:
             await stop_listening(self._listener)
-        await self._runner.cleanup()
+        await asyncio.gather(self._runner.cleanup(), self._connections.drain(within=self._drain_timeout))
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
