@@ -17,10 +17,15 @@ from router.front.server import BindError
 from router.replay import cannot_print, token_ids
 from router.trace.chunk import TraceFileError
 from router.trace.convert_command import FRAMES, KINDS, KVTRACE, MOONCAKE, ConvertOptions, run_convert
+from router.trace.new_file import write_trace
 from router.trace.publication import PublishError
+from router.trace.reader import TraceReader
 from router.trace.record_command import RecordOptions, run_record
 from router.trace.recorded_prompt import WidthError
+from router.trace.redaction import redacted
 from router.trace.replay_command import ReplayOptions, run_replay_trace, run_serve_trace
+from router.trace.saying import complain_of_damage
+from router.trace.secret import Secret
 from router.trace.served_replay import ServeOptions
 from router.trace.show_command import ShowOptions, run_show
 from router.trace.what_if import RULES
@@ -174,10 +179,22 @@ def _convert(parser: LineParser, given: argparse.Namespace) -> int:
     return run_convert(ConvertOptions(source=given.source, target=given.target, kind=kind, replica=given.replica))
 
 
+def _add_redact(parser: LineParser) -> None:
+    parser.add_argument("source", type=Path, metavar="IN", help=_FILE_HELP)
+    parser.add_argument("target", type=Path, metavar="OUT", help="what is not there yet")
+
+
+def _redact(parser: LineParser, given: argparse.Namespace) -> int:
+    reader = TraceReader(given.source)
+    write_trace(redacted(reader, Secret()), given.target)
+    return complain_of_damage(f"{TRACE} redact", reader)
+
+
 _COMMANDS = {
     "record": (_add_record, _record, "Watch replicas as a router does, and write down what they show."),
     "replay": (_add_replay, _replay, "Replay a trace through streams and index, or to any router over sockets."),
     "convert": (_add_convert, _convert, "Turn traces into JSON lines of frames or Mooncake-format workloads, or back."),
+    "redact": (_add_redact, _redact, "Copy a trace without what was asked: other ids and hashes, equal for equal."),
     "what-if": (_add_what_if, _what_if, "What other rules and widths would have done on the recorded requests."),
     "show": (_add_show, _show, "What a trace holds, lane by lane and in time."),
 }

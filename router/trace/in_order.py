@@ -1,14 +1,17 @@
-"""One lane's recorded frames in the order of their numbers: replayed ones where they belong, each of them once."""
+"""Recorded frames in the order of their numbers, lane by lane: replayed ones where they belong, each of them once."""
 
 from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
-from router.trace.records import FrameHeard, Record, Skipped, StreamJoined, StreamTurned, Turn
+from router.trace.records import Began, FrameHeard, LaneNamed, Record, Skipped, StreamJoined, StreamTurned, Turn
 
-__all__ = ["InOrder"]
+__all__ = ["InOrder", "LanesInOrder"]
+
+_For = TypeVar("_For")
 
 _REMEMBERED = 4_096
 _MOST_WAITING = 10_000
@@ -63,3 +66,34 @@ class InOrder:
         if len(self._sums) > _REMEMBERED:
             self._sums.popitem(last=False)
         return frame
+
+
+class LanesInOrder(Generic[_For]):
+    """Feed it a trace's records. ``wanted`` says what a lane's frames are for, if anything."""
+
+    def __init__(self, wanted: Callable[[LaneNamed], _For | None]) -> None:
+        self._wanted = wanted
+        self._lanes: dict[int, tuple[_For, InOrder]] = {}
+
+    def feed(self, record: Record) -> Iterator[tuple[_For, FrameHeard]]:
+        """The frames that are next in line now, each with what it is for."""
+        match record:
+            case Began():
+                yield from self.rest()
+                self._lanes.clear()
+            case LaneNamed():
+                purpose = self._wanted(record)
+                if purpose is not None:
+                    self._lanes[record.lane] = purpose, InOrder()
+            case Skipped():
+                for purpose, order in self._lanes.values():
+                    yield from ((purpose, frame) for frame in order.feed(record))
+            case _:
+                found = self._lanes.get(getattr(record, "lane", -1))
+                if found is not None:
+                    yield from ((found[0], frame) for frame in found[1].feed(record))
+
+    def rest(self) -> Iterator[tuple[_For, FrameHeard]]:
+        """Everything that waits, at the end."""
+        for purpose, order in self._lanes.values():
+            yield from ((purpose, frame) for frame in order.rest())

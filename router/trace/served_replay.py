@@ -17,18 +17,17 @@ from contract.descriptor import Descriptor
 from contract.endpoint import Address
 from contract.framing import Frame
 from router.trace.chunk import TraceFileError
-from router.trace.in_order import InOrder
+from router.trace.in_order import LanesInOrder
 from router.trace.pace import paced
 from router.trace.publication import Context, Publication, publications
 from router.trace.reader import TraceReader
 from router.trace.recorded_replica import RecordedReplica, recorded_replicas
-from router.trace.records import FrameHeard, LaneNamed, Record, Skipped
+from router.trace.records import FrameHeard
 from router.trace.saying import complain_of_damage
 from router.trace.stand_in import StandIn, standing_in
 
 __all__ = ["ServeOptions", "serve_trace"]
 
-_Playing = tuple[InOrder, Publication]
 Say = Callable[[str], object]
 DESCRIBED_PUBLISHER = "zmq"
 
@@ -127,28 +126,14 @@ async def _play_all(options: ServeOptions, served: Sequence[_Served], *, stop: a
 async def _play(options: ServeOptions, served: _Served, say: Say) -> None:
     for lane in served.lanes:
         await lane.subscribed.wait()
-    by_number: dict[int, _Playing] = {}
+    url, publications = served.replica.url, served.lanes
+    lanes = LanesInOrder(lambda named: publications[named.dp_rank] if named.url == url else None)
     async for record in paced(TraceReader(options.file), speed=options.speed):
-        if isinstance(record, LaneNamed):
-            by_number.pop(record.lane, None)
-            if record.url == served.replica.url:
-                by_number[record.lane] = InOrder(), served.lanes[record.dp_rank]
-            continue
-        for order, lane in _concerned(by_number, record):
-            await _send(lane, order.feed(record))
-    for order, lane in by_number.values():
-        await _send(lane, order.rest())
-    say(f"played {sum(lane.sent for lane in served.lanes)} batches of {served.replica.url}; replays go on")
+        await _send(lanes.feed(record))
+    await _send(lanes.rest())
+    say(f"played {sum(lane.sent for lane in publications)} batches of {url}; replays go on")
 
 
-def _concerned(by_number: dict[int, _Playing], record: Record) -> Iterable[_Playing]:
-    """The lanes that a record tells of: all of them where something cannot be read."""
-    if isinstance(record, Skipped):
-        return by_number.values()
-    found = by_number.get(getattr(record, "lane", -1))
-    return () if found is None else (found,)
-
-
-async def _send(lane: Publication, heard: Sequence[FrameHeard]) -> None:
-    for one in heard:
+async def _send(heard: Iterable[tuple[Publication, FrameHeard]]) -> None:
+    for lane, one in heard:
         await lane.send(Frame(one.topic, one.seq, one.payload), live=not one.replayed)

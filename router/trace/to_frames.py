@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 from contract.framing import Frame
 from router.trace.chunk import TraceFileError
 from router.trace.frame_lines import frame_line
-from router.trace.in_order import InOrder
-from router.trace.records import FrameHeard, LaneNamed, Record, Skipped
+from router.trace.in_order import LanesInOrder
+from router.trace.records import FrameHeard, LaneNamed, Record
 
 __all__ = ["frame_lines"]
 
@@ -20,27 +21,20 @@ def frame_lines(records: Iterable[Record], *, replica: str | None) -> Iterator[b
         TraceFileError: there are several replicas and none is named, or the one named is not there.
     """
     urls: dict[str, None] = {}
-    lanes: dict[int, InOrder] = {}
+
+    def wanted(lane: LaneNamed) -> Literal[True] | None:
+        urls[lane.url] = None
+        if replica is None and len(urls) > 1:
+            raise TraceFileError(f"several replicas were recorded, name one by --replica: {', '.join(urls)} ...")
+        return True if replica in (None, lane.url) else None
+
+    lanes = LanesInOrder(wanted)
     for record in records:
-        if isinstance(record, LaneNamed):
-            urls[record.url] = None
-            if replica is None and len(urls) > 1:
-                raise TraceFileError(f"several replicas were recorded, name one by --replica: {', '.join(urls)} ...")
-            if replica in (None, record.url):
-                lanes[record.lane] = InOrder()
-            else:
-                lanes.pop(record.lane, None)
-        elif isinstance(record, Skipped):
-            for lane in lanes.values():
-                yield from _lines(lane.feed(record))
-        else:
-            known = lanes.get(getattr(record, "lane", -1))
-            yield from () if known is None else _lines(known.feed(record))
-    for lane in lanes.values():
-        yield from _lines(lane.rest())
+        yield from _lines(lanes.feed(record))
+    yield from _lines(lanes.rest())
     if replica is not None and replica not in urls:
         raise TraceFileError(f"replica {replica} was not recorded; those that were: {', '.join(urls) or 'none'}")
 
 
-def _lines(heard: Iterable[FrameHeard]) -> Iterator[bytes]:
-    return (frame_line(Frame(one.topic, one.seq, one.payload)) for one in heard)
+def _lines(heard: Iterable[tuple[object, FrameHeard]]) -> Iterator[bytes]:
+    return (frame_line(Frame(one.topic, one.seq, one.payload)) for _, one in heard)
