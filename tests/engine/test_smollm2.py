@@ -22,7 +22,8 @@ pytestmark = needs_smollm2
 LAYOUTS = [(1, 1), (2, 2), (3, 1), (4, 4)]
 PAGE_SIZE = 3
 TABLE_BLOCKS = 24  # 72 tokens at dcp 1
-ANSWER = 32
+ANSWER, BEGINNING = 32, 12
+"""Enough of an answer where the same steps, with more rows, are taken to its end by another test."""
 
 
 @pytest.fixture(scope="module", params=LAYOUTS, ids=lambda sizes: f"tp{sizes[0]}-dcp{sizes[1]}")
@@ -87,7 +88,8 @@ def test_answers_are_those_of_transformers_in_a_mixed_batch_cold_and_on_a_cached
 @pytest.mark.soak
 def test_answers_are_those_of_transformers_alone(engine: ChunkedEngine) -> None:
     for golden in golden_prompts():
-        assert greedy(engine, [golden.prompt_ids], done=[0], steps=ANSWER) == [golden.greedy32_ids]
+        expected = golden.greedy32_ids[:BEGINNING]
+        assert greedy(engine, [golden.prompt_ids], done=[0], steps=BEGINNING) == [expected]
 
 
 def test_the_gguf_file_and_the_folder_are_the_same_model_and_tokenizer() -> None:
