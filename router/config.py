@@ -61,7 +61,9 @@ class RouterConfig:
     policy: str = _option("kv", "how a replica is chosen", choices=tuple(POLICIES))
     host: str = _option("127.0.0.1", "address to listen on")
     port: int = _option(8080, "port to listen on; 0 lets the system choose")
-    workers: int = _option(1, "router processes that share the port; each has its own index and limits")
+    workers: int = _option(
+        1, "router processes that share the port; each has an index, limits, receipts and sessions of its own"
+    )
     tokenizer: str = _option(
         "auto",
         "how text becomes token ids: auto (what a replica says of itself, else its /tokenize), byte, off, "
@@ -90,12 +92,16 @@ class RouterConfig:
     write_timeout: float = _option(60.0, "seconds a client may leave an answer unread")
     max_body_bytes: int = _option(32 * _MIB, "largest request body")
     max_prompt_ids: int = _option(2 * 1024 * 1024, "most token ids in one request")
-    max_in_flight: int = _option(4096, "requests taken at once; more are answered 429")
+    max_in_flight: int = _option(4096, "requests taken at once, by each worker; more are answered 429")
     api_keys: tuple[str, ...] = _option((), "key that clients must send; give one for each key", flag="api-key")
     admin_key: str = _option("", "key that changes to the fleet need")
     replica_key: str = _option("", "key to send to replicas, in place of what a client sent")
-    receipts: int = _option(1000, "requests that are remembered for /requests/ID")
-    trace_out: str = _option("", "record events and routed requests to this .kvtrace file; one that exists goes on")
+    receipts: int = _option(1000, "requests that are remembered for /requests/ID, by each worker")
+    trace_out: str = _option(
+        "",
+        "record events and routed requests to this .kvtrace file; one that exists goes on; of several workers, each "
+        "records to one of its own: FILE.0.kvtrace, FILE.1.kvtrace, ...",
+    )
     trace_tokens: bool = _option(False, "record the token ids of prompts too, not only their hashes")
     drain_timeout: float = _option(10.0, "seconds that running requests get to end after SIGTERM")
     overrides: Mapping[str, Override] = field(default_factory=dict, metadata={"flag": None, "in_file": False})
@@ -118,8 +124,6 @@ class RouterConfig:
         if not all(self.api_keys):
             raise ConfigError("an api key must not be empty")
         self._check_numbers()
-        if self.workers > 1 and self.trace_out:
-            raise ConfigError(f"trace_out records one router process, and there are {self.workers} workers")
 
     @property
     def session_header(self) -> str | None:

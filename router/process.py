@@ -17,7 +17,7 @@ from router.flags import PROGRAM, SERVE
 from router.service import serving
 from router.trace.recorder import Recorder, recording
 
-__all__ = ["log_to_stderr", "say_ready", "serve", "spare_the_collector"]
+__all__ = ["log_to_stderr", "recorded", "say_ready", "serve", "spare_the_collector"]
 
 _LOG = logging.getLogger("router")
 
@@ -36,7 +36,7 @@ def serve(config: RouterConfig) -> None:
     log_to_stderr(config)
     tokenizer = named_tokenizer(config.tokenizer)
     spare_the_collector()
-    with _recording(config) as recorder:
+    with recorded(config) as recorder:
         uvloop.run(_run(config, tokenizer, recorder))
 
 
@@ -58,7 +58,12 @@ def say_ready(url: str) -> None:
     print(f"{PROGRAM} ready {url}", flush=True)
 
 
-def _recording(config: RouterConfig) -> AbstractContextManager[Recorder | None]:
+def recorded(config: RouterConfig) -> AbstractContextManager[Recorder | None]:
+    """The recorder that the config asks for, if it does.
+
+    Raises:
+        TraceFileError: its file cannot be written.
+    """
     if not config.trace_out:
         return nullcontext()
     return recording(

@@ -17,6 +17,7 @@ from router.front.server import BindError
 from router.replay import cannot_print, token_ids
 from router.trace.chunk import TraceFileError
 from router.trace.convert_command import FRAMES, KINDS, KVTRACE, MOONCAKE, ConvertOptions, run_convert
+from router.trace.merge import merged
 from router.trace.new_file import write_trace
 from router.trace.publication import PublishError
 from router.trace.reader import TraceReader
@@ -190,10 +191,22 @@ def _redact(parser: LineParser, given: argparse.Namespace) -> int:
     return complain_of_damage(f"{TRACE} redact", reader)
 
 
+def _add_merge(parser: LineParser) -> None:
+    parser.add_argument("sources", type=Path, nargs="+", metavar="IN", help="traces of the workers of one router")
+    parser.add_argument("target", type=Path, metavar="OUT", help="what is not there yet")
+
+
+def _merge(parser: LineParser, given: argparse.Namespace) -> int:
+    readers = [TraceReader(source) for source in given.sources]
+    write_trace(merged(readers), given.target)
+    return max(complain_of_damage(f"{TRACE} merge", reader) for reader in readers)
+
+
 _COMMANDS = {
     "record": (_add_record, _record, "Watch replicas as a router does, and write down what they show."),
     "replay": (_add_replay, _replay, "Replay a trace through streams and index, or to any router over sockets."),
     "convert": (_add_convert, _convert, "Turn traces into JSON lines of frames or Mooncake-format workloads, or back."),
+    "merge": (_add_merge, _merge, "One trace of what several workers of a router recorded."),
     "redact": (_add_redact, _redact, "Copy a trace without what was asked: other ids and hashes, equal for equal."),
     "what-if": (_add_what_if, _what_if, "What other rules and widths would have done on the recorded requests."),
     "show": (_add_show, _show, "What a trace holds, lane by lane and in time."),

@@ -12,6 +12,7 @@ from program.stop_signals import on_stop_signals
 from router.config import RouterConfig
 from router.front.server import BindError
 from router.workers.messages import FleetIs, FromWorker, Hello, Listening, Wanted, encode_line
+from router.workers.recordings import check_traces, own_trace
 from router.workers.reservation import reserved_port
 from router.workers.slot import Slot
 
@@ -30,8 +31,10 @@ def supervise(config: RouterConfig, *, ready: Callable[[str], None]) -> None:
 
     Raises:
         BindError: the address cannot be listened on, or the workers have nowhere to listen for each other.
+        TraceFileError: a worker's trace cannot be written.
         WorkerLostError: a worker died several times in a row; the others have ended in order.
     """
+    check_traces(config)
     with (
         reserved_port(config.host, config.port) as port,
         tempfile.TemporaryDirectory(prefix="kvsteer-router-") as sockets,  # which only this user can look into
@@ -72,7 +75,8 @@ class Supervisor:
                 raise ended
 
     def _slot(self, place: int) -> Slot:
-        config = dataclasses.replace(self._config, seed=self._config.seed + place)
+        trace_out = own_trace(self._config.trace_out, place)
+        config = dataclasses.replace(self._config, seed=self._config.seed + place, trace_out=trace_out)
         return Slot(
             place,
             hello=lambda rejoins: Hello(config=config, place=place, sockets=self._sockets, rejoins=rejoins),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 
 import uvloop
 
 from program.stop_signals import on_stop_signals
 from router.choice.tokenization import named_tokenizer
-from router.process import log_to_stderr, spare_the_collector
+from router.process import log_to_stderr, recorded, spare_the_collector
 from router.service import serving
+from router.trace.chunk import TraceFileError
 from router.workers.lifeline import Lifeline
 from router.workers.messages import Listening
 
@@ -27,13 +30,18 @@ async def _run() -> None:
     log_to_stderr(config, name=f"worker {lifeline.hello.place}")
     tokenizer = named_tokenizer(config.tokenizer)
     spare_the_collector()
-    async with serving(config, tokenizer=tokenizer, lifeline=lifeline) as url:
-        lifeline.tell(Listening(url))
-        waiting = [asyncio.create_task(event.wait()) for event in (stop, lifeline.lost)]
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for task in waiting:
-            task.cancel()
+    with recorded(config) as recorder:
+        async with serving(config, tokenizer=tokenizer, recorder=recorder, lifeline=lifeline) as url:
+            lifeline.tell(Listening(url))
+            waiting = [asyncio.create_task(event.wait()) for event in (stop, lifeline.lost)]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
 
 
 if __name__ == "__main__":
-    uvloop.run(_run())
+    try:
+        uvloop.run(_run())
+    except TraceFileError as error:
+        logging.getLogger(__name__).error("%s", error)  # and the parent says that this worker has ended
+        sys.exit(1)

@@ -20,6 +20,7 @@ from router.proof.fault import Code, Sighting
 from router.proof.tally import WindowSums
 from router.workers import restarts, slot
 from router.workers.messages import FleetIs, Hello, Listening, Wanted, decode_line, encode_line
+from router.workers.recordings import own_trace
 from router.workers.reservation import reserved_port
 from router.workers.restarts import DEATHS_TO_GIVE_UP, LIVED_SECONDS, LONGEST_PAUSE, Restarts
 from router.workers.slot import Slot, WorkerLostError
@@ -79,9 +80,12 @@ def test_a_router_has_a_sensible_number_of_workers(number: int) -> None:
         RouterConfig(replicas=("http://a:1",), workers=number)
 
 
-def test_a_trace_is_of_one_router() -> None:
-    with pytest.raises(ConfigError, match="trace_out"):
-        RouterConfig(replicas=("http://a:1",), workers=2, trace_out="x.kvtrace")
+@pytest.mark.parametrize(
+    ("trace_out", "own"),
+    [("", ""), ("a/fleet.kvtrace", "a/fleet.1.kvtrace"), ("fleet", "fleet.1"), ("a.b/x.y.z", "a.b/x.y.1.z")],
+)
+def test_each_worker_has_a_trace_of_its_own(trace_out: str, own: str) -> None:
+    assert own_trace(trace_out, 1) == own
 
 
 def test_an_id_tells_its_worker_and_one_of_a_single_router_tells_none() -> None:

@@ -8,17 +8,21 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 from command import kvsteer_router
 from connections import takes_connections
-from fake_engine import FakeEngine
+from fake_engine import FakeEngine, stored
 from patience import in_time, until
 from prometheus_client.parser import text_string_to_metric_families
 from router_stage import Stage
+
+from router.trace.flags import run_trace
+from router.trace.played_trace import PlayedTrace
 
 WORKERS = 2
 ID_HEADER = "X-KVSteer-Request-Id"
@@ -77,8 +81,8 @@ class Workers:
 
 
 @asynccontextmanager
-async def workers(*engines: FakeEngine) -> AsyncIterator[Workers]:
-    flags = [flag for engine in engines for flag in ("--replica", engine.url)]
+async def workers(*engines: FakeEngine, more: Sequence[str] = ()) -> AsyncIterator[Workers]:
+    flags = [*more, *(flag for engine in engines for flag in ("--replica", engine.url))]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "router", *flags, "--port", "0", "--workers", str(WORKERS), "--probe-interval", "0.1",
         stdout=PIPE, stderr=PIPE,
@@ -194,3 +198,34 @@ async def test_a_port_that_others_would_share_is_said_to_be_taken_in_one_line() 
         ended = await kvsteer_router("--replica", "http://127.0.0.1:9", "--port", port, "--workers", "2")
     assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1), ended.err
     assert port in ended.err
+
+
+async def test_each_worker_records_into_a_trace_of_its_own_and_these_can_be_merged(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """A worker that is killed loses nothing that it wrote, and the one in its place goes on behind it."""
+    engine = FakeEngine()
+    engine.publish_on()
+    await stage.engine(engine)
+    engine.publish(stored([1, 2, 3] * 4, width=engine.width))
+    async with workers(engine, more=("--trace-out", str(tmp_path / "fleet.kvtrace"))) as router:
+        await router.of_each()
+        os.kill((await router.pids())[0], signal.SIGKILL)
+        await router.until_logged("was killed by SIGKILL")
+        await until(lambda: both_up(router), "the worker is back")
+        await router.of_each()
+        asked = len(engine.asked)
+    parts = [tmp_path / f"fleet.{place}.kvtrace" for place in range(WORKERS)]
+    assert run_trace(["merge", *map(str, parts), str(tmp_path / "all.kvtrace")]) == 0
+    trace = PlayedTrace(tmp_path / "all.kvtrace").run()
+    assert len(trace.requests) == asked == sum(len(PlayedTrace(part).run().requests) for part in parts)
+    (lane,) = trace.lanes
+    assert trace.matched_tokens([1, 2, 3] * 4)[lane.name] == 12
+
+
+async def test_a_trace_that_no_worker_can_write_is_named_once(tmp_path: Path) -> None:
+    (tmp_path / "fleet.1.kvtrace").write_text("somebody's notes")
+    trace_out = ("--trace-out", str(tmp_path / "fleet.kvtrace"))
+    ended = await kvsteer_router("--replica", "http://127.0.0.1:9", "--port", "0", "--workers", "2", *trace_out)
+    assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1), ended.err
+    assert f"{tmp_path}/fleet.1.kvtrace is no .kvtrace file" in ended.err
