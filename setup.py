@@ -8,6 +8,7 @@ setup(
         Extension(
             "contract.events._wire", sources=["contract/events/_wire.c"], extra_compile_args=["-O3"], optional=True
         ),
+        Extension("router.intake._zmtp", sources=["router/intake/_zmtp.c"], extra_compile_args=["-O3"], optional=True),
         Extension(
             "router.intake._table", sources=["router/intake/_table.c"], extra_compile_args=["-O3"], optional=True
         ),

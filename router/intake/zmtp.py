@@ -13,6 +13,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from contract.keys_core import PLAIN_ONLY
+
+try:
+    from router.intake._zmtp import cut
+except ImportError:
+    cut = None  # type: ignore[assignment]
+
 __all__ = ["Zmtp", "ZmtpError", "encode_message", "subscription"]
 
 GREETING_BYTES = 64
@@ -22,6 +29,8 @@ _MORE, _LONG, _COMMAND = 1, 2, 4
 _SHORT_HEAD, _LONG_HEAD = 2, 9
 _PEERS = {"SUB": ("PUB", "XPUB"), "DEALER": ("ROUTER", "DEALER", "REP")}
 _SHOWN = 80
+_CUT = None if PLAIN_ONLY else cut
+"""Takes the messages that are whole and plain, and leaves the rest to the Python below, which can take them all."""
 
 
 class ZmtpError(ValueError):
@@ -55,17 +64,24 @@ class Zmtp:
         Raises:
             ZmtpError: the connection is of no use any more.
         """
-        self._rest.append(data)
-        self._rest_bytes += len(data)
-        if self._rest_bytes < self._needed:  # so a long frame is put together once, not with each piece
-            return b""
-        whole = data if len(self._rest) == 1 else b"".join(self._rest)
-        at = 0 if self._greeted else self._take_greeting(whole)
-        at, self._needed = self._take_frames(whole, at)
-        self._rest = [whole[at:]] if at < len(whole) else []
-        self._rest_bytes = len(whole) - at
+        whole = data if not self._rest else self._joined(data)
+        if len(whole) >= self._needed:
+            at = 0 if self._greeted else self._take_greeting(whole)
+            at, self._needed = self._take_frames(whole, at)
+            whole = whole[at:]
+        if whole:
+            self._rest.append(whole)
+            self._rest_bytes += len(whole)
         answer, self._answer = self._answer, b""
         return answer
+
+    def _joined(self, data: bytes) -> bytes:
+        """What is kept and what has come, once that is enough to go on: a long frame is put together only once."""
+        if self._rest_bytes + len(data) < self._needed:
+            return data
+        whole = b"".join([*self._rest, data])
+        self._rest, self._rest_bytes = [], 0
+        return whole
 
     def _take_greeting(self, data: bytes) -> int:
         """Where frames begin, behind a greeting that we can answer."""
@@ -82,6 +98,9 @@ class Zmtp:
     def _take_frames(self, data: bytes, at: int) -> tuple[int, int]:
         """Take all whole frames; where the first begins that is not whole, and how many bytes it takes to go on."""
         size = len(data)
+        if _CUT is not None and self.ready and not self._frames:
+            messages, at = _CUT(data, at, self._most_bytes, MOST_FRAMES)
+            self.messages.extend(messages)
         while size - at >= _SHORT_HEAD:
             flags = data[at]
             if flags & _LONG:

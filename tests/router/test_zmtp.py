@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zmtp_peer import greeting, ready, written
 
+from router.intake import zmtp as zmtp_module
 from router.intake.zmtp import Zmtp, ZmtpError, encode_message, subscription
 
 MOST = 2_000
@@ -26,15 +27,49 @@ def conversation(*, kind: str = "SUB", peer: str = "PUB") -> Zmtp:
 _MESSAGES = st.lists(st.lists(st.binary(max_size=400), min_size=1, max_size=4), max_size=6)
 
 
-@given(messages=_MESSAGES, cuts=st.lists(st.integers(1, 700), max_size=40))
+def heard(data: bytes, cuts: Sequence[int], *, compiled: bool = True) -> tuple[list[list[bytes]], bytes, str]:
+    """Messages, answers and the complaint that such bytes lead to, in such pieces."""
+    zmtp, answers, at = Zmtp("SUB", most_bytes=MOST), b"", 0
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            patch.setattr(zmtp_module, "_CUT", None)
+        try:
+            for length in [*cuts, len(data)]:
+                if data[at : at + length]:
+                    answers += zmtp.receive(data[at : at + length])
+                at += length
+        except ZmtpError as error:
+            return list(zmtp.messages), answers, str(error)
+    return list(zmtp.messages), answers, ""
+
+
+_CUTS = st.lists(st.integers(1, 700), max_size=40)
+
+
+@given(messages=_MESSAGES, cuts=_CUTS)
 def test_messages_come_whole_however_the_bytes_are_cut(messages: list[list[bytes]], cuts: Sequence[int]) -> None:
     data = greeting() + ready("XPUB") + b"".join(map(encode_message, messages))
-    zmtp, at = Zmtp("SUB", most_bytes=MOST), 0
-    for length in [*cuts, len(data)]:
-        if data[at : at + length]:
-            assert zmtp.receive(data[at : at + length]) == b""
-        at += length
-    assert list(zmtp.messages) == messages
+    assert heard(data, cuts) == (messages, b"", "")
+
+
+_FRAMES = st.builds(
+    lambda body, more, command, flags: (
+        bytes([written(body, more=more, command=command)[0] | flags]) + written(body, more=more, command=command)[1:]
+    ),
+    st.binary(max_size=300) | st.just(b"\x04PING\x00\x01x") | st.just(bytes(900)),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([0, 0, 0, 2, 8, 64]),
+)
+
+
+@pytest.mark.skipif(zmtp_module._CUT is None, reason="the compiled core was not built, or is left out")
+@given(frames=st.lists(_FRAMES, max_size=80), cuts=_CUTS, tail=st.binary(max_size=12))
+def test_the_compiled_core_takes_what_the_python_takes(
+    frames: Sequence[bytes], cuts: Sequence[int], tail: bytes
+) -> None:
+    data = greeting() + ready("PUB") + b"".join(frames) + tail
+    assert heard(data, cuts) == heard(data, cuts, compiled=False)
 
 
 def test_the_bytes_are_those_that_the_specification_shows() -> None:
