@@ -8,6 +8,7 @@ makes no sense, is well. Open, it lets one request through each ``pause`` second
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from http import HTTPStatus
 
 __all__ = ["FAILURES_TO_OPEN", "Breaker", "BreakerState", "counts_as_failure"]
@@ -30,20 +31,30 @@ class Breaker:
         self._pause = pause
         self._failures = 0
         self._next_trial = 0.0
+        self._when_open: Callable[[], object] | None = None
+
+    def when_open(self, call: Callable[[], object] | None) -> None:
+        """Call this, or nothing, whenever it opens."""
+        self._when_open = call
+
+    @property
+    def closed(self) -> bool:
+        """Whether everything may be sent."""
+        return self._failures < FAILURES_TO_OPEN
 
     def state(self, *, now: float) -> BreakerState:
         """As it stands."""
-        if self._failures < FAILURES_TO_OPEN:
+        if self.closed:
             return BreakerState.CLOSED
         return BreakerState.HALF_OPEN if now >= self._next_trial else BreakerState.OPEN
 
     def admits(self, *, now: float) -> bool:
         """Whether a request may be sent."""
-        return self._failures < FAILURES_TO_OPEN or now >= self._next_trial
+        return self.closed or now >= self._next_trial
 
     def sent(self, *, now: float) -> None:
         """A request was sent. If it was a trial, nobody else tries until it had its time, whatever becomes of it."""
-        if self._failures >= FAILURES_TO_OPEN:
+        if not self.closed:
             self._next_trial = now + self._pause
 
     def succeeded(self) -> None:
@@ -54,6 +65,8 @@ class Breaker:
         """The engine did not answer as one that works."""
         self._failures += 1
         self._next_trial = now + self._pause
+        if self._failures == FAILURES_TO_OPEN and self._when_open is not None:
+            self._when_open()
 
 
 def counts_as_failure(status: int) -> bool:

@@ -16,6 +16,7 @@ from router.fleet.health import Failure, State
 from router.fleet.lane import Lane
 from router.fleet.prober import ProbeError, Prober
 from router.fleet.replica import Replica
+from router.fleet.roster import Roster
 
 __all__ = ["Fleet"]
 
@@ -48,8 +49,11 @@ class Fleet:
         self._interval = interval
         self._after_look = after_look
         self._make_replica = make_replica
-        self._by_url = {url: make_replica(url) for url in urls}
-        self._look_now = {url: asyncio.Event() for url in self._by_url}
+        self._by_url: dict[str, Replica] = {}
+        self._look_now: dict[str, asyncio.Event] = {}
+        self.roster = Roster()
+        for url in urls:
+            self._enter(url)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._joined = False
 
@@ -67,9 +71,15 @@ class Fleet:
         """Take a replica in and begin to watch it; the one that is there where the fleet has it already."""
         if url in self._by_url:
             return self._by_url[url]
+        replica = self._enter(url)
+        self._begin_watch(replica)
+        return replica
+
+    def _enter(self, url: str) -> Replica:
         replica = self._by_url[url] = self._make_replica(url)
         self._look_now[url] = asyncio.Event()
-        self._begin_watch(replica)
+        self.roster.enter(replica)
+        replica.when_changed = self.roster.update
         return replica
 
     async def remove(self, url: str) -> None:
@@ -79,6 +89,7 @@ class Fleet:
             KeyError: it is not of this fleet.
         """
         replica = self._by_url.pop(url)
+        self.roster.leave(replica)
         del self._look_now[url]
         task = self._tasks.pop(url, None)
         if task is not None:
@@ -130,6 +141,7 @@ class Fleet:
         """
         if url in self._by_url:
             self._by_url[url].health.failed(failure)
+            self.roster.update(self._by_url[url])
             self._look_now[url].set()
 
     async def _watch(self, replica: Replica) -> None:
@@ -159,12 +171,14 @@ class Fleet:
         except ProbeError as error:
             replica.trouble = str(error)
             replica.health.failed(error.failure)
+            self.roster.update(replica)
             if replica.health.state is State.GONE and before is not State.GONE:
                 await replica.vanish()
         else:
             replica.trouble = None
             await replica.adopt(found, anew=broken)
             replica.health.succeeded()
+            self.roster.update(replica)
         if replica.health.state is not before:
             _LOG.info(
                 "%s is %s%s", replica.url, replica.health.state, f": {replica.trouble}" if replica.trouble else ""

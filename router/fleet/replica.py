@@ -26,6 +26,7 @@ class Replica:
         self.identity: Identity | None = None
         self.lanes: list[Lane] = []
         self.trouble: str | None = None
+        self.when_changed: Callable[[Replica], object] | None = None
         self._make_lane = make_lane
 
     @property
@@ -47,17 +48,25 @@ class Replica:
         self.identity = identity
         if anew:
             self.breaker.succeeded()
-        while len(self.lanes) > identity.dp_size:
-            await self.lanes.pop().close()
+        gone = self.lanes[identity.dp_size :]
+        del self.lanes[identity.dp_size :]
         while len(self.lanes) < identity.dp_size:
             self.lanes.append(self._make_lane(self.url, len(self.lanes), self.speed))
+        self._changed()
+        for lane in gone:
+            await lane.close()
         for lane in self.lanes:
             stream = identity.stream(lane.dp_rank)
             moved = (stream, identity.block_size) != (lane.stream, lane.advertised_block_size)
             if anew or moved:
                 await lane.connect(stream, advertised_block_size=identity.block_size)
+                self._changed()
             if stream is None:
                 lane.no_events = identity.no_events
+
+    def _changed(self) -> None:
+        if self.when_changed is not None:
+            self.when_changed(self)
 
     async def vanish(self) -> None:
         """Nothing listens there any more: its caches are gone with it."""

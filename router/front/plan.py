@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from router.choice.local_tokenizers import TokenizerSource
 from router.choice.texts import Chat, Text
 from router.choice.tokenization import Tokenization, Tokenized
 from router.fleet.fleet import Fleet
 from router.fleet.lane import Lane
 from router.fleet.replica import Replica
+from router.fleet.served import Served
 from router.front.errors import ApiError, invalid, unavailable
 from router.front.headers import PIN_HEADER
 from router.front.request import ANY_ID, RoutedRequest
@@ -57,19 +57,19 @@ class Planner:
             ApiError: 404 for a model nobody serves, 503 where nobody who does is healthy, 400 for a rank or a replica
                 that there is not, or ids outside the vocabulary.
         """
-        replicas = self._replicas(request.model, pin=wishes.replica)
+        served = self._served(request.model, pin=wishes.replica)
         tokenized = None
         if request.tokens is None:
-            tokenized = await self._tokenize(request, replicas)
-            replicas = self._replicas(request.model, pin=wishes.replica)  # some may have gone meanwhile
+            tokenized = await self._tokenize(request, served)
+            served = self._served(request.model, pin=wishes.replica)  # some may have gone meanwhile
         else:
-            self._check_vocabulary(request, request.tokens, replicas)
+            self._check_vocabulary(request, request.tokens, served)
         tokens = request.tokens if tokenized is None else tokenized.ids
         return Plan(
             request=request,
-            prompt=None if tokens is None else _prompt(tokens, request, replicas[0]),
+            prompt=None if tokens is None else _prompt(tokens, request, served.first),
             prompt_tokens=_guess(request.text) if tokens is None else len(tokens),
-            lanes=_lanes(replicas, request.dp_rank),
+            lanes=_lanes(served, request.dp_rank),
             text_ids=tokenized.ids if tokenized is not None and tokenized.sendable else None,
             session=wishes.session,
         )
@@ -80,53 +80,46 @@ class Planner:
         Raises:
             ApiError: as for ``plan``.
         """
-        return self._replicas(model)[0]
+        return self._served(model).first
 
-    def _replicas(self, model: str | None, *, pin: str | None = None) -> list[Replica]:
-        """Healthy replicas that serve the model; at least one. Breakers take out some of them, but never the last."""
-        everyone = self._fleet.replicas
-        if pin is not None:
-            everyone = [replica for replica in everyone if replica.url == pin]
-            if not everyone:
-                raise invalid(f"{pin} is no replica of this fleet", param=PIN_HEADER, code="unknown_replica")
+    def _served(self, model: str | None, *, pin: str | None = None) -> Served:
+        """Replicas that serve the model; at least one. Breakers take out some of them, but never the last."""
+        if pin is None and (served := self._fleet.roster.served(model, now=time.monotonic())):
+            return served
+        everyone = [replica for replica in self._fleet.replicas if pin in (None, replica.url)]
+        if not everyone and pin is not None:
+            raise invalid(f"{pin} is no replica of this fleet", param=PIN_HEADER, code="unknown_replica")
         serving = [replica for replica in everyone if replica.healthy and replica.serves(model)]
         if serving:
-            now = time.monotonic()
-            return [replica for replica in serving if replica.breaker.admits(now=now)] or serving
+            return Served(serving, kept=False)
         known_somewhere = any(replica.serves(model) for replica in everyone)
         if known_somewhere or not any(replica.healthy for replica in everyone):
             raise unavailable("no healthy replica can take the request now", code="no_healthy_replica")
         message = f"model {model!r:.200} is served by no replica"
         raise ApiError(message, status=404, param="model", code="model_not_found")
 
-    def _check_vocabulary(self, request: RoutedRequest, tokens: Sequence[int], replicas: Sequence[Replica]) -> None:
+    def _check_vocabulary(self, request: RoutedRequest, tokens: Sequence[int], served: Served) -> None:
         """Refuse ids that none of the engines has, where all of them say how many they have."""
-        sizes = [replica.identity.vocab_size for replica in replicas if replica.identity is not None]
-        known = [size for size in sizes if size is not None]
-        if len(known) < len(sizes) or not known:
+        size = served.vocabulary
+        if size is None:
             return
-        self.likely_vocabulary = size = max(known)
+        self.likely_vocabulary = size
         if request.ids_below > size and (largest := max(tokens)) >= size:
             raise invalid(f"token id {largest} is outside the vocabulary [0, {size})", param="prompt")
 
-    async def _tokenize(self, request: RoutedRequest, replicas: Sequence[Replica]) -> Tokenized | None:
+    async def _tokenize(self, request: RoutedRequest, served: Served) -> Tokenized | None:
         assert request.text is not None, "a request has token ids or text"
         if not request.usual_text:
             return None
-        sources = [
-            TokenizerSource(replica.url, replica.identity.tokenizer)
-            for replica in replicas
-            if replica.identity is not None
-        ]
-        return await self._tokenization.tokenize(request.text, model=request.model, sources=sources)
+        return await self._tokenization.tokenize(request.text, model=request.model, sources=served.tokenizers)
 
 
 def _prompt(tokens: Sequence[int], request: RoutedRequest, replica: Replica) -> Prompt:
     return Prompt(tokens[:-1], lora_name=_lora_name(request, replica), cache_salt=request.cache_salt)
 
 
-def _lanes(replicas: Sequence[Replica], dp_rank: int | None) -> list[Lane]:
-    lanes = [lane for replica in replicas for lane in replica.lanes if dp_rank in (None, lane.dp_rank)]
+def _lanes(served: Served, dp_rank: int | None) -> Sequence[Lane]:
+    lanes = served.lanes if dp_rank is None else [lane for lane in served.lanes if lane.dp_rank == dp_rank]
     if not lanes:
         raise invalid(f"no replica has data-parallel rank {dp_rank}", param="routed_dp_rank")
     return lanes
