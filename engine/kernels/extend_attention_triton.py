@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.kernels.paged_tile_triton import finished, fold_tile, tile_rows
+from engine.kernels.paged_tile_triton import finished, fold_tile, load_tile
 
 __all__ = ["extend_attention_kernel", "extend_attention_triton"]
 
@@ -61,11 +61,7 @@ def extend_attention_kernel(  # type: ignore[no-untyped-def]
     for start in range(0, last, block_tokens):
         tokens = start + tl.arange(0, block_tokens)
         present = tokens < last
-        rows = tile_rows(table, tokens, present, kv_head, num_kv_heads, page_size)
-        places = rows[:, None] * head_dim + dims[None, :]
-        mask = present[:, None] & (dims < head_dim)[None, :]
-        key = tl.load(keys + places, mask=mask, other=0.0)
-        value = tl.load(values + places, mask=mask, other=0.0)
+        key, value = load_tile(keys, values, table, tokens, present, dims, kv_head, num_kv_heads, page_size, head_dim)
         seen = tokens[None, :] < sees[:, None]
         largest, total, acc = fold_tile(query, key, value, seen, scale, largest, total, acc)
 

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.kernels.lse_merge_triton import merge_triton
-from engine.kernels.paged_tile_triton import finished, fold_tile, tile_rows
+from engine.kernels.paged_tile_triton import finished, fold_tile, load_tile
 
 __all__ = ["paged_decode_kernel", "paged_decode_triton"]
 
@@ -67,11 +67,7 @@ def paged_decode_kernel(  # type: ignore[no-untyped-def]
     for start in range(first, last, block_tokens):
         tokens = start + tl.arange(0, block_tokens)
         present = tokens < last
-        rows = tile_rows(table, tokens, present, kv_head, num_kv_heads, page_size)
-        places = rows[:, None] * head_dim + dims[None, :]
-        mask = present[:, None] & (dims < head_dim)[None, :]
-        key = tl.load(keys + places, mask=mask, other=0.0)
-        value = tl.load(values + places, mask=mask, other=0.0)
+        key, value = load_tile(keys, values, table, tokens, present, dims, kv_head, num_kv_heads, page_size, head_dim)
         largest, total, acc = fold_tile(query, key, value, present[None, :], scale, largest, total, acc)
 
     result, result_lse = finished(largest, total, acc)

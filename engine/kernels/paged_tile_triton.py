@@ -10,14 +10,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["finished", "fold_tile", "tile_rows"]
+__all__ = ["finished", "fold_tile", "load_tile"]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def tile_rows(table, tokens, present, kv_head, num_kv_heads, page_size: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Which rows ``[tokens]`` of ``[pages * page_size * kv_heads, head_dim]`` hold ``tokens`` of a sequence."""
+def load_tile(  # type: ignore[no-untyped-def]
+    keys, values, table, tokens, present, dims, kv_head, num_kv_heads, page_size: tl.constexpr, head_dim: tl.constexpr
+):
+    """Keys and values ``[tokens, dims]`` of those ``tokens`` of a sequence that are ``present``, 0 for the others."""
     pages = tl.load(table + tokens // page_size, mask=present, other=0).to(tl.int64)
-    return (pages * page_size + tokens % page_size) * num_kv_heads + kv_head
+    rows = (pages * page_size + tokens % page_size) * num_kv_heads + kv_head
+    places = rows[:, None] * head_dim + dims[None, :]
+    mask = present[:, None] & (dims < head_dim)[None, :]
+    return tl.load(keys + places, mask=mask, other=0.0), tl.load(values + places, mask=mask, other=0.0)
 
 
 @triton.jit

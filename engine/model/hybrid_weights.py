@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine.model.checkpoint import Checkpoint
 from engine.model.hybrid_config import HybridConfig
-from engine.model.weights import AttentionWeights, WeightReader
+from engine.model.weights import AttentionWeights, WeightReader, Weights
 from engine.parallel.layout import WeightShard
 
 __all__ = ["ExpertWeights", "HybridLayerWeights", "HybridWeights", "LinearWeights", "decay_slopes", "load_hybrid"]
@@ -47,14 +47,8 @@ class HybridLayerWeights:
     mlp: ExpertWeights
 
 
-@dataclass(frozen=True)
-class HybridWeights:
-    """A whole model, as one rank holds it. ``head`` is the output projection; it may be the embedding itself."""
-
-    embedding: Tensor  # [vocab, hidden]
-    layers: tuple[HybridLayerWeights, ...]
-    final_norm: Tensor  # [hidden]
-    head: Tensor  # [own rows of the vocabulary, hidden]
+HybridWeights = Weights[HybridLayerWeights]
+"""A whole model, as one rank holds it."""
 
 
 def load_hybrid(
@@ -72,16 +66,7 @@ def load_hybrid(
         CheckpointError: a tensor is missing, has another shape, or has no place in the model.
     """
     reader = WeightReader(checkpoint, model, shard, device=device, dtype=dtype)
-    layers = _LayerReader(reader, model, shard, columns, device)
-    embedding = reader.read("model.embed_tokens.weight", [model.vocab_size, model.hidden_size])
-    weights = HybridWeights(
-        embedding=embedding,
-        layers=tuple(layers.layer(index) for index in range(model.num_layers)),
-        final_norm=reader.read("model.norm.weight", [model.hidden_size]),
-        head=reader.head(embedding),
-    )
-    reader.check_all_read()
-    return weights
+    return reader.whole(_LayerReader(reader, model, shard, columns, device).layer)
 
 
 def decay_slopes(model: HybridConfig, layer: int, *, device: torch.device) -> Tensor:

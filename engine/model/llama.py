@@ -14,7 +14,7 @@ from engine.model.head import Head
 from engine.model.layers import AttentionLayer, MlpLayer, Pass, norm
 from engine.model.rope import Rope
 from engine.model.step import Step
-from engine.model.weights import Weights
+from engine.model.weights import LayerWeights, Weights
 from engine.parallel.group import Group
 from engine.parallel.layout import WeightShard
 
@@ -25,7 +25,13 @@ class Llama:
     """One rank's model; ``group`` is the whole world, ``weights`` are what ``shard`` says."""
 
     def __init__(
-        self, *, model: ModelConfig, shard: WeightShard, weights: Weights, attention: Attention, group: Group
+        self,
+        *,
+        model: ModelConfig,
+        shard: WeightShard,
+        weights: Weights[LayerWeights],
+        attention: Attention,
+        group: Group,
     ) -> None:
         self._model = model
         self._group = group

@@ -6,8 +6,9 @@ the model would be another one than its file says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -49,34 +50,29 @@ class LayerWeights(AttentionWeights, MlpWeights):
     """One rank's share of one decoder layer."""
 
 
+Layer = TypeVar("Layer")
+
+
 @dataclass(frozen=True)
-class Weights:
+class Weights(Generic[Layer]):
     """A whole model, as one rank holds it. ``head`` is the output projection; it may be rows of the embedding."""
 
     embedding: Tensor  # [vocab, hidden]
-    layers: tuple[LayerWeights, ...]
+    layers: tuple[Layer, ...]
     final_norm: Tensor  # [hidden]
     head: Tensor  # [own rows of the vocabulary, hidden]
 
 
 def load_weights(
     checkpoint: Checkpoint, model: ModelConfig, shard: WeightShard, *, device: torch.device, dtype: torch.dtype
-) -> Weights:
+) -> Weights[LayerWeights]:
     """Read what a rank with ``shard`` needs of ``model``.
 
     Raises:
         CheckpointError: a tensor is missing, has another shape, or has no place in the model.
     """
     reader = WeightReader(checkpoint, model, shard, device=device, dtype=dtype)
-    embedding = reader.read("model.embed_tokens.weight", [model.vocab_size, model.hidden_size])
-    weights = Weights(
-        embedding=embedding,
-        layers=tuple(reader.layer(index) for index in range(model.num_layers)),
-        final_norm=reader.read("model.norm.weight", [model.hidden_size]),
-        head=reader.head(embedding),
-    )
-    reader.check_all_read()
-    return weights
+    return reader.whole(reader.layer)
 
 
 class WeightReader:
@@ -110,7 +106,24 @@ class WeightReader:
         """The model has a place for these tensors, but need not read them."""
         self._read.update(names)
 
-    def head(self, embedding: Tensor) -> Tensor:
+    def whole(self, layer: Callable[[int], Layer]) -> Weights[Layer]:
+        """All of the model, whose layers are read by ``layer``.
+
+        Raises:
+            CheckpointError: a tensor is missing, has another shape, or has no place in the model.
+        """
+        model = self._model
+        embedding = self.read("model.embed_tokens.weight", [model.vocab_size, model.hidden_size])
+        weights = Weights(
+            embedding=embedding,
+            layers=tuple(layer(index) for index in range(model.num_layers)),
+            final_norm=self.read("model.norm.weight", [model.hidden_size]),
+            head=self._head(embedding),
+        )
+        self._check_all_read()
+        return weights
+
+    def _head(self, embedding: Tensor) -> Tensor:
         """The output projection's own rows. Files of models that tie it to the embedding may still hold a copy."""
         name, rows = "lm_head.weight", self._shard.vocabulary
         if self._model.tied_embeddings:
@@ -163,7 +176,7 @@ class WeightReader:
         shape = [self._model.intermediate_size, self._model.hidden_size]
         return self.read(name, shape, rows=self._shard.intermediate)
 
-    def check_all_read(self) -> None:
+    def _check_all_read(self) -> None:
         """Refuse a checkpoint with a tensor that this model does not multiply with."""
         for name in sorted(self._checkpoint.names):
             if name not in self._read and not name.endswith(_WITHOUT_USE):

@@ -16,7 +16,7 @@ from engine.parallel.layout import Layout
 
 
 @cache
-def whole_weights(model: ModelConfig = TINY) -> Weights:
+def whole_weights(model: ModelConfig = TINY) -> Weights[LayerWeights]:
     shard = Layout().weights(model, rank=0)
     return load_weights(draw_checkpoint(model), model, shard, device=torch.device("cpu"), dtype=torch.float32)
 

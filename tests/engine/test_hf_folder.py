@@ -22,7 +22,7 @@ from engine.model.config import LinearRope, Llama3Rope, ModelError
 from engine.model.hf_config import read_hf_config
 from engine.model.safetensors_checkpoint import SafetensorsCheckpoint
 from engine.model.source import ModelSource
-from engine.model.weights import Weights, load_weights
+from engine.model.weights import LayerWeights, Weights, load_weights
 from engine.parallel.layout import Layout
 
 Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
@@ -47,7 +47,7 @@ def rewrite_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], No
     save_file(tensors, path)
 
 
-def load(folder: Path, *, rank: int = 0, layout: Layout = Layout()) -> Weights:  # noqa: B008 - frozen
+def load(folder: Path, *, rank: int = 0, layout: Layout = Layout()) -> Weights[LayerWeights]:  # noqa: B008 - frozen
     model = read_hf_config(folder)
     shard = layout.weights(model, rank=rank)
     return load_weights(SafetensorsCheckpoint(folder), model, shard, device=CPU, dtype=torch.float32)
