@@ -68,10 +68,13 @@ class Nearest(Generic[L]):
 
     def _walk(self, held: int, fits: Callable[[L], bool]) -> None:
         """Along each rung, as far as anybody there could still be among the nearest."""
-        for rung in self._order.rising(self._extra(held), self._random):
+        extra = self._extra(held)
+        for lowest, rung in self._order.rungs(extra):
             limit = self._costs[-1][0] if len(self._costs) == self._at_most else math.inf
+            if lowest > limit:
+                return
             room = self._at_most
-            for cost, lane in rung:
+            for cost, lane in self._order.rising(rung, extra, self._random):
                 if cost > limit or not room:
                     break
                 if fits(lane):

@@ -108,11 +108,12 @@ class Order(Generic[L]):
         found = map(self._by_handle.get, handles)
         return [((place.burden + extra) * place.factor, place.lane) for place in found if place is not None]
 
-    def rising(self, extra: float, random: Random) -> Iterator[Iterator[tuple[float, L]]]:
-        """All lanes, rung by rung, with their rough costs, the lowest of a rung first; chance among equals."""
-        return (self._rising(rung, extra, random) for rung in sorted(self._rungs))
+    def rungs(self, extra: float) -> list[tuple[float, int]]:
+        """The lowest rough cost on each rung of ``extra`` more to do, and the rung; the lowest first."""
+        return sorted([((lanes[0][0] + extra) * RUNG**rung, rung) for rung, lanes in self._rungs.items()])
 
-    def _rising(self, rung: int, extra: float, random: Random) -> Iterator[tuple[float, L]]:
+    def rising(self, rung: int, extra: float, random: Random) -> Iterator[tuple[float, L]]:
+        """A rung's lanes with their rough costs, the lowest first; chance among equals."""
         lanes, factor, start = self._rungs[rung], RUNG**rung, 0
         while start < len(lanes):
             burden = lanes[start][0]

@@ -144,10 +144,10 @@ def test_a_report_that_nobody_renews_is_forgotten_in_turn() -> None:
     for lane in lanes[:19]:
         lane.load.report(EngineLoad(running=1, waiting=1, waiting_tokens=100), now=NOW)
     order = Order(CUT, lanes, now=NOW)
-    assert next(next(order.rising(0.0, chance)))[1] is lanes[19]
+    assert next(order.rising(0, 0.0, chance))[1] is lanes[19]
     for _ in range(20 // LOOKS):
         order.look_on(NOW + FRESH_SECONDS + LOOK_SECONDS)
-    assert {cost for cost, _ in next(order.rising(0.0, chance))} == {0.0}
+    assert {cost for cost, _ in order.rising(0, 0.0, chance)} == {0.0}
 
 
 def test_equals_all_have_their_chance() -> None:
@@ -160,7 +160,7 @@ def test_equals_all_have_their_chance() -> None:
         search = Nearest(order, prompt_tokens=len(PROMPT), random=chance)
         found.update(search.by_holdings(index, index.holdings(Prompt(PROMPT)), ()))
     assert found == set(lanes[:20])
-    assert {next(next(order.rising(0.0, chance)))[1] for _ in range(800)} == set(lanes)
+    assert {next(order.rising(0, 0.0, chance))[1] for _ in range(800)} == set(lanes)
 
 
 def test_books_have_no_listener_left_when_a_pool_is_closed() -> None:
@@ -173,7 +173,7 @@ def test_books_have_no_listener_left_when_a_pool_is_closed() -> None:
     for lane in lanes:
         lane.load.book(10, now=NOW)
     order.check_invariants()
-    assert [cost for cost, _ in next(order.rising(0.0, Random(1)))] == [0.0] * 4, "nobody told it"
+    assert [cost for cost, _ in order.rising(0, 0.0, Random(1))] == [0.0] * 4, "nobody told it"
 
 
 def test_a_lane_in_a_pool_is_known_by_the_handle_it_has_now() -> None:
