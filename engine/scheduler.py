@@ -7,7 +7,6 @@ get a block, the one admitted last gives its blocks up and is computed again lat
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -18,6 +17,7 @@ from engine.cache.block_table import BlockTable
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.states import StateRoom
 from engine.job import Job, pack_prompt
+from engine.jobs import Jobs
 from engine.load import Load, Totals
 from engine.request import Namespace, Output, RequestError, SamplingParams
 from engine.runner.base import Chunk
@@ -57,11 +57,8 @@ class Scheduler:
         self._geometry = geometry
         self._eos_token_ids = frozenset(eos_token_ids)
         self._cache = PrefixCache(geometry=geometry, total_blocks=total_blocks, states=states)
-        self._jobs: dict[int, Job] = {}
-        self._waiting: deque[Job] = deque()
-        self._running: list[Job] = []  # in order of admission
+        self._jobs = Jobs()
         self._step: list[Chunk] = []  # scheduled, not committed
-        self._pending_prefill = 0  # of all jobs, kept beside them so that a step need not add it up
         self._totals = Totals()
 
     @property
@@ -97,22 +94,14 @@ class Scheduler:
         """
         assert request_id not in self._jobs, f"request id {request_id} is in use"
         self.check(len(prompt), sampling)
-        job = Job(request_id, pack_prompt(prompt), sampling, namespace)
-        self._jobs[request_id] = job
-        self._waiting.append(job)
-        self._pending_prefill += job.pending_prefill
+        self._jobs.enter(Job(request_id, pack_prompt(prompt), sampling, namespace))
 
     def abort(self, request_id: int) -> Output | None:
         """Drop a request at once, wherever it is; what it computed stays in the tree. ``None``: it is not here."""
         job = self._jobs.get(request_id)
         if job is None:
             return None
-        if job.table is None:
-            self._waiting.remove(job)
-        else:
-            self._running.remove(job)
-            self._release(job, job.table)
-        self._forget(job)
+        self._finish(job)
         return Output(token_ids=[], cached_tokens=job.cached_tokens or 0, finish_reason="abort")
 
     def schedule(self) -> list[Chunk]:
@@ -120,7 +109,7 @@ class Scheduler:
         assert not self._step, "a step is scheduled before the last one is committed"
         self._grow_running()
         budget = self.limits.prefill_tokens
-        for job in self._running:
+        for job in self._jobs.running:
             budget -= self._plan(job, budget)
         while budget > 0 and (admitted := self._admit_next()):
             budget -= self._plan(admitted, budget)
@@ -162,13 +151,13 @@ class Scheduler:
         self._totals.evicted_tokens = cache.evicted_blocks * width
         self._totals.evicted_snapshots = cache.evicted_snapshots
         return Load(
-            running=len(self._running),
-            waiting=len(self._waiting),
+            running=len(self._jobs.running),
+            waiting=len(self._jobs.waiting),
             max_running=self.limits.max_running,
             used_tokens=(cache.total_blocks - cache.available_blocks) * width,
             evictable_tokens=cache.evictable_blocks * width,
             total_tokens=cache.total_blocks * width,
-            pending_prefill_tokens=self._pending_prefill,
+            pending_prefill_tokens=self._jobs.pending_prefill,
             held_snapshots=cache.held_snapshots,
             totals=msgspec.structs.replace(self._totals),
         )
@@ -179,21 +168,17 @@ class Scheduler:
         It ends: the job admitted first can have all blocks of the cache, and ``check`` saw that those suffice. What
         one job gives up another takes, so the preempted one cannot be admitted again in the same step.
         """
-        index = 0
-        while index < len(self._running):
-            job = self._running[index]
+        index, running = 0, self._jobs.running
+        while index < len(running):
+            job = running[index]
             if self._cache.grow(_table(job), length=len(job.tokens)):
                 index += 1
             else:
-                self._preempt(self._running[-1])
+                self._preempt(running[-1])
 
     def _preempt(self, job: Job) -> None:
-        self._running.remove(job)
-        self._release(job, _table(job))
-        self._pending_prefill -= job.pending_prefill
-        job.requeue()
-        self._pending_prefill += job.pending_prefill
-        self._waiting.appendleft(job)
+        self._release(job)
+        self._jobs.send_back(job)
         self._totals.preemptions += 1
 
     def _plan(self, job: Job, budget: int) -> int:
@@ -215,39 +200,37 @@ class Scheduler:
         Besides its own blocks it must leave one for each running job, or the next step might preempt it again. A job
         that did not fit is not tried again before there is more room.
         """
-        if not self._waiting or len(self._running) >= self.limits.max_running:
+        waiting, running = self._jobs.waiting, len(self._jobs.running)
+        if not waiting or running >= self.limits.max_running:
             return None
-        job = self._waiting[0]
-        room = self._cache.available_blocks - len(self._running)
+        job = waiting[0]
+        room = self._cache.available_blocks - running
         if room <= job.room_refused:
             return None
         known = job.tokens[:-1]  # the last one is computed in any case: the next is sampled from it
         table = self._cache.open(known, job.namespace)
         needed = self._geometry.blocks_for(len(job.tokens)) - len(table.blocks)
-        if needed > self._cache.available_blocks - len(self._running):
+        if needed > self._cache.available_blocks - running:
             self._cache.close(table, job.tokens, length=0)
             job.room_refused = room
             return None
         grown = self._cache.grow(table, length=len(job.tokens))
         assert grown, f"{needed} blocks were counted as available and could not be had"
-        self._start(self._waiting.popleft(), table)
+        self._start(job, table)
         return job
 
     def _start(self, job: Job, table: BlockTable) -> None:
+        """Start ``job``, the first that waits."""
         cached = table.shared * self._geometry.block_width
         if job.cached_tokens is None:
             self._totals.prompt_tokens += job.prompt_length
             self._totals.cached_tokens += cached
             self._totals.stateless_tokens += table.held_tokens - cached
-        job.start(table, cached=cached)
-        self._running.append(job)
-        self._pending_prefill -= cached
+        self._jobs.start_next(table, cached=cached)
 
     def _computed(self, job: Job, count: int) -> None:
-        prefilled = min(job.pending_prefill, count)
-        job.computed += count
+        prefilled = self._jobs.computed(job, count)
         if prefilled:
-            self._pending_prefill -= prefilled
             self._totals.prefilled_tokens += prefilled
             self._cache.share(_table(job), job.tokens, length=job.computed)
 
@@ -264,28 +247,21 @@ class Scheduler:
         return Output(token_ids=[token], cached_tokens=cached, finish_reason=reason)
 
     def _finish(self, job: Job) -> None:
-        self._running.remove(job)
-        self._release(job, _table(job))
-        self._forget(job)
+        if job.table is not None:
+            self._release(job)
+        self._jobs.leave(job)
 
-    def _release(self, job: Job, table: BlockTable) -> None:
-        """Leave what is computed to the tree and give everything else back."""
-        self._cache.close(table, job.tokens, length=job.computed)
-
-    def _forget(self, job: Job) -> None:
-        self._pending_prefill -= job.pending_prefill
-        del self._jobs[job.request_id]
+    def _release(self, job: Job) -> None:
+        """Leave what is computed of a running job to the tree and give everything else back."""
+        self._cache.close(_table(job), job.tokens, length=job.computed)
 
     def check_invariants(self) -> None:
         """Assert that no block leaks, every job is in one place, and the counts agree with the jobs."""
-        self._cache.check_invariants(_table(job) for job in self._running)
-        placed = [*self._waiting, *self._running]
-        assert len(placed) == len(self._jobs), "a job is lost, or in two places"
-        assert all(self._jobs[job.request_id] is job for job in placed), "a job is filed under another id"
-        assert all(job.table is None and job.computed == 0 for job in self._waiting), "a waiting job holds blocks"
-        assert len(self._running) <= self.limits.max_running, "more jobs run than may"
-        assert self._pending_prefill == sum(job.pending_prefill for job in placed), "the prefill still pending is off"
-        for job in self._running:
+        self._jobs.check_invariants()
+        running = self._jobs.running
+        self._cache.check_invariants(_table(job) for job in running)
+        assert len(running) <= self.limits.max_running, "more jobs run than may"
+        for job in running:
             self._check_running(job, _table(job))
 
     def _check_running(self, job: Job, table: BlockTable) -> None:
