@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 
 from bench.figures import as_json, as_text
-from bench.fleet.demand import DemandError, demand_of, kept
+from bench.fleet.demand import DemandError, demand_of, hastened, kept, too_slow
 from bench.fleet.flags import add_flags, plan_of
 from bench.fleet.growth import growth
 from bench.fleet.outcome import Outcome
@@ -44,7 +44,7 @@ def _run(args: argparse.Namespace) -> int:
         plan = plan_of(args)
         if args.growth:
             return _grow(plan, args)
-        compared = _compare(kept(_workload(args)), plan, args)
+        compared = _compare(kept(hastened(_workload(args), args.hasten)), plan, args)
     except (TraceError, DemandError) as error:
         return _complain(str(error), status=1)
     except ValueError as error:
@@ -83,6 +83,8 @@ def _workload(args: argparse.Namespace) -> Workload:
 
 def _compare(workload: Workload, plan: FleetPlan, args: argparse.Namespace) -> Comparison:
     demand = demand_of(workload)
+    if (trouble := too_slow(demand, plan)) is not None:
+        _say(trouble)
     ceiling = pooled_hits(workload, blocks=plan.replicas * plan.blocks)
     outcomes: dict[str, list[Outcome]] = {}
     for policy in dict.fromkeys(args.policy):

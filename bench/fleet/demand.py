@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 import msgspec
 
 from bench.fleet.plan import FleetPlan
-from bench.workloads.request import Ask, Workload
+from bench.workloads.request import Ask, Rereadable, Workload
+from router.choice.speed import MAX_PACE
 
-__all__ = ["Demand", "DemandError", "demand_of", "kept"]
+__all__ = ["Demand", "DemandError", "demand_of", "hastened", "kept", "too_slow"]
 
 MOST_KEPT = 10_000_000
 """Block ids: a few hundred megabytes."""
@@ -28,6 +32,28 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     def seconds_per_token(self, plan: FleetPlan) -> float:
         """Of a replica of mean speed, such that ``plan.load`` of the fleet's time would go into uncached prompts."""
         return plan.load * plan.replicas * self.seconds / self.tokens
+
+
+def hastened(workload: Workload, factor: float) -> Workload:
+    """The same requests, ``factor`` times as fast one after the other."""
+    if factor == 1.0:
+        return workload
+
+    def asks() -> Iterator[Ask]:
+        return (msgspec.structs.replace(ask, at=ask.at / factor) for ask in workload.asks)
+
+    return Workload(f"{workload.name} x{factor:g}", workload.block_tokens, Rereadable(asks))
+
+
+def too_slow(demand: Demand, plan: FleetPlan) -> str | None:
+    """What to do about a fleet whose replicas are slower than a router believes that any is; None: nothing."""
+    pace = demand.seconds_per_token(plan)
+    if pace <= MAX_PACE:
+        return None
+    return (
+        f"a replica takes {pace:.3g} s a token to be busy, and routers believe in {MAX_PACE:g} s at most: "
+        f"--hasten {math.ceil(pace / MAX_PACE)} or more, or fewer replicas"
+    )
 
 
 def demand_of(workload: Workload) -> Demand:

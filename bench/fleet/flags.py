@@ -35,6 +35,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--shape", type=_shape, default=Shape(), metavar="JSON", help="of made-up requests: '{\"requests\": 100000}'"
     )
+    source.add_argument(
+        "--hasten", type=above(0.0), default=1.0, metavar="N", help="times as fast as recorded (default: 1)"
+    )
     fleet = parser.add_argument_group("fleet")
     _add(fleet, "replicas", at_least(1), "caches, each with a prefill server of its own")
     _add(fleet, "blocks", at_least(1), "blocks of each cache")

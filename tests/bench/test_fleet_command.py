@@ -142,3 +142,18 @@ def test_growth_is_timed_for_fleets_and_prompts_of_growing_sizes(
         (policy, metric) for policy in ("kv", "dynamo-cost") for metric in ("choice", "simulated_request")
     }
     assert all(one["value"] > 0 and one["runs"] == 2 for one in found)
+
+
+def test_a_workload_may_be_hastened_and_one_that_is_too_slow_for_a_router_is_told_of(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """3,000 tokens in a second keep 500 replicas busy for 0.7 of it if each token takes 0.117 s."""
+    asked = ["fleet", "--trace", str(trace), "--policy", "round_robin", "--json", "--replicas", "500"]
+    found: dict[str, float] = {}
+    for hasten, said in (("1", "takes 0.117 s a token"), ("2", "")):
+        assert main([*asked, "--hasten", hasten]) == 0
+        out, err = capsys.readouterr()
+        assert ("--hasten 2 or more" in err, said in err) == (bool(said), True)
+        (one,) = (one for one in map(json.loads, out.splitlines()) if one["metric"] == "ttft_mean")
+        found[one["case"].split(" replicas")[0]] = one["value"]
+    assert found["rows"] == pytest.approx(2 * found["rows x2"])
