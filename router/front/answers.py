@@ -16,7 +16,7 @@ import aiohttp
 from router.fleet.fleet import Fleet
 from router.fleet.prober import tell_failure
 from router.front.client import Client
-from router.front.engine_client import EngineAnswer
+from router.front.engine_connection import EngineConnection
 from router.front.errors import ApiError, error_event
 from router.front.exchange import Exchange
 from router.front.headers import REPLICA_HEADER, Headers, for_client
@@ -42,7 +42,7 @@ class Answers:
         self._idle_timeout = idle_timeout
         self._expose_replica = expose_replica
 
-    async def give(self, client: Client, upstream: EngineAnswer, exchange: Exchange) -> int:
+    async def give(self, client: Client, upstream: EngineConnection, exchange: Exchange) -> int:
         """Pass an answer on; its status.
 
         Raises:
@@ -57,16 +57,15 @@ class Answers:
 
     # An answer that comes at once
 
-    async def _whole(self, client: Client, upstream: EngineAnswer, exchange: Exchange) -> None:
+    async def _whole(self, client: Client, upstream: EngineConnection, exchange: Exchange) -> None:
         upstream.expect_within(self._idle_timeout)
-        content = upstream.content
-        body: bytes | bytearray = await content.readany()
-        while not content.at_eof():
+        body: bytes | bytearray = await upstream.part()
+        while not upstream.ended:
             if len(body) > WHOLE_BYTES:
                 await self._pass_on(client, upstream, exchange, body)
                 return
             body = body if isinstance(body, bytearray) else bytearray(body)
-            body += await content.readany()
+            body += await upstream.part()
         if upstream.status == _OK:
             now = time.monotonic()
             exchange.first_token(now=now)
@@ -74,16 +73,15 @@ class Answers:
         await client.answer(upstream.status, self._headers(upstream, exchange), body)
 
     async def _pass_on(
-        self, client: Client, upstream: EngineAnswer, exchange: Exchange, begun: bytes | bytearray
+        self, client: Client, upstream: EngineConnection, exchange: Exchange, begun: bytes | bytearray
     ) -> None:
         """An answer too large to hold: what was read, then the rest as it comes. Its report is not looked for."""
         exchange.first_token(now=time.monotonic())
         await client.begin(upstream.status, self._headers(upstream, exchange))
         await client.write(begun)
-        content = upstream.content
         try:
-            while not content.at_eof():
-                await client.write(await content.readany())
+            while part := await upstream.part():
+                await client.write(part)
         except aiohttp.ClientError as error:
             self._broke_off(exchange, error)
             client.cut_off()
@@ -92,25 +90,25 @@ class Answers:
 
     # An answer that streams
 
-    async def _stream(self, client: Client, upstream: EngineAnswer, exchange: Exchange) -> None:
-        first = await upstream.content.readany()  # until the client's answer begins another engine can take over
+    async def _stream(self, client: Client, upstream: EngineConnection, exchange: Exchange) -> None:
+        first = await upstream.part()  # until the client's answer begins another engine can take over
         exchange.first_token(now=time.monotonic())
         upstream.expect_within(self._idle_timeout)
         tap = EventTap(strip_usage=exchange.counts_were_added)
         await client.begin(upstream.status, self._headers(upstream, exchange))
-        last = await self._all_but_last(first, upstream.content, client, tap, exchange)
+        last = await self._all_but_last(first, upstream, client, tap, exchange)
         await client.end(last)
         exchange.finished(tap.report, now=time.monotonic())
 
     async def _all_but_last(
-        self, chunk: bytes, content: aiohttp.StreamReader, client: Client, tap: EventTap, exchange: Exchange
+        self, chunk: bytes, upstream: EngineConnection, client: Client, tap: EventTap, exchange: Exchange
     ) -> bytes:
         """Send a chunk and those that follow; what is left to be sent together with the stream's end."""
-        while not content.at_eof():
+        while not upstream.ended:
             if kept := tap.feed(chunk):
                 await client.write(kept)
             try:
-                chunk = await content.readany()
+                chunk = await upstream.part()
             except aiohttp.ClientError as error:
                 self._broke_off(exchange, error)
                 return _last_words(tap, exchange.lane.url)
@@ -122,7 +120,7 @@ class Answers:
         self._metrics.broke_off(url)
         self._fleet.report(url, tell_failure(error))
 
-    def _headers(self, upstream: EngineAnswer, exchange: Exchange) -> Headers:
+    def _headers(self, upstream: EngineConnection, exchange: Exchange) -> Headers:
         headers = for_client(upstream.headers)
         if self._expose_replica:
             headers.append((REPLICA_HEADER, exchange.lane.url))

@@ -134,7 +134,7 @@ class Api:
                 url + http.path_qs, data=payload(body), headers=self._to_engine(http.headers), allow_redirects=False
             ) as upstream:
                 return web.Response(
-                    body=await upstream.read(), status=upstream.status, headers=for_client(upstream.headers)
+                    body=await upstream.read(), status=upstream.status, headers=for_client([*upstream.headers.items()])
                 )
         except aiohttp.ClientError as error:
             message = f"{url}: {error or type(error).__name__}"

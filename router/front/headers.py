@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 __all__ = [
     "CLIENT_ID_HEADER",
@@ -56,17 +56,22 @@ def for_engine(headers: Mapping[str, str], *, authorization: bool) -> Headers:
 
     ``authorization``: whether the client's credentials are meant for engines, not for the router or in its place.
     """
-    kept = [*_without(headers, _REQUEST_OWN if authorization else _FOR_THE_ROUTER), ("Accept-Encoding", "identity")]
+    kept = [
+        *_without(headers.items(), _REQUEST_OWN if authorization else _FOR_THE_ROUTER),
+        ("Accept-Encoding", "identity"),
+    ]
     return kept if "Content-Type" in headers else [*kept, ("Content-Type", "application/json")]
 
 
-def for_client(headers: Mapping[str, str]) -> Headers:
+def for_client(headers: Headers) -> Headers:
     """An engine's headers as the client gets them."""
     return _without(headers, _ANSWER_OWN)
 
 
-def _without(headers: Mapping[str, str], dropped: frozenset[str]) -> Headers:
-    named = headers.get("Connection")
+def _without(fields: Iterable[tuple[str, str]], dropped: frozenset[str]) -> Headers:
+    kept = [(name, value) for name, value in fields if name.lower() not in dropped]
+    named = [value for name, value in fields if name.lower() == "connection"]
     if named:
-        dropped = dropped | {name.strip().lower() for name in named.split(",")}
-    return [(name, value) for name, value in headers.items() if name.lower() not in dropped]
+        also = {name.strip().lower() for value in named for name in value.split(",")}
+        kept = [(name, value) for name, value in kept if name.lower() not in also]
+    return kept

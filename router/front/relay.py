@@ -79,9 +79,9 @@ class Relay:
         idle_timeout: float,
         expose_replica: bool,
     ) -> None:
-        self._engines = EngineClient(session)
+        self._engines = EngineClient(session, shortest_silence=idle_timeout)
         self._fresh = fresh
-        self._fresh_engines = EngineClient(fresh)
+        self._fresh_engines = EngineClient(fresh, shortest_silence=idle_timeout)
         self._fleet = fleet
         self._chooser = chooser
         self._metrics = metrics

@@ -12,11 +12,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 from router.front.api import Api
 from router.front.connection import LINGER_SECONDS
 from router.front.connections import CLIENT_KEEPALIVE_SECONDS, Connections
+from router.front.engine_client import ENGINE_KEEPALIVE_SECONDS
 
 __all__ = ["BindError", "HttpServer", "engine_session", "stop_listening"]
-
-ENGINE_KEEPALIVE_SECONDS = 4.0
-"""Below the 5 s after which uvicorn, which serves SGLang and vLLM, closes an idle connection."""
 
 SHUTDOWN_PHASES = 2
 """aiohttp waits its timeout twice: for all requests, then for those whose bodies had come, before it ends them."""
