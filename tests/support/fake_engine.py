@@ -139,6 +139,7 @@ class FakeEngine:
         self.models: list[dict[str, Any]] = [{"id": model, "object": "model", "owned_by": "test", "root": model}]
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
+        self._held: socket.socket | None = None
 
     @property
     def url(self) -> str:
@@ -149,6 +150,8 @@ class FakeEngine:
         return [asked.path for asked in self.asked]
 
     async def start(self) -> FakeEngine:
+        """Listen, again on the port that it had."""
+        self._hold_port()
         app = web.Application(client_max_size=64 * 2**20)
         self.add_routes(app)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
@@ -158,8 +161,21 @@ class FakeEngine:
         self._listener = await loop.create_server(
             self._runner.server, "127.0.0.1", self.port, reuse_address=True, backlog=BACKLOG
         )
-        self.port = self._listener.sockets[0].getsockname()[1]
         return self
+
+    def _hold_port(self) -> None:
+        """Bound and not listened to, a port refuses connections, and nobody else gets it while the engine is away."""
+        if self._held is None:
+            self._held = socket.socket()
+            self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._held.bind(("127.0.0.1", self.port))
+            self.port = self._held.getsockname()[1]
+
+    def leave(self) -> None:
+        """Let the port go: a stopped engine will not come back."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     def add_routes(self, app: web.Application) -> None:
         app.router.add_get("/server_info", self._server_info)
@@ -169,7 +185,7 @@ class FakeEngine:
             app.router.add_post(path, self._generate)
 
     async def stop(self) -> None:
-        """Stop listening and cut every connection; publishers too."""
+        """Stop listening and cut every connection; publishers too. The port stays its own until it leaves."""
         if self._runner is not None:
             assert self._listener is not None
             await stop_listening(self._listener)

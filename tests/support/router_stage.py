@@ -102,6 +102,7 @@ class Stage:
 
     async def engine(self, engine: FakeEngine | None = None) -> FakeEngine:
         engine = await (engine or FakeEngine()).start()
+        self._stack.callback(engine.leave)
         self._stack.push_async_callback(engine.stop)
         return engine
 
