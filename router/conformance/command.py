@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from router.conformance.judge import judge
-from router.conformance.listener import ListenError, Target, watch
+from router.conformance.listener import ListenError, Target, Watch
 from router.conformance.rules import Finding, Verdict
 from router.conformance.server import ServerError, advertised_width
 
@@ -53,7 +53,7 @@ def run_conformance(options: ConformanceOptions) -> int:
 
 async def _judged(options: ConformanceOptions) -> list[Finding]:
     width = None if options.server is None else await advertised_width(options.server)
-    return judge(await watch(options.target, seconds=options.seconds), advertised_width=width)
+    return judge(await Watch(options.target).run(options.seconds), advertised_width=width)
 
 
 def _line(finding: Finding) -> str:

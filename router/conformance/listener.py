@@ -20,7 +20,7 @@ from contract.endpoint import needs_ipv6
 from contract.framing import END_SEQ, encode_seq, replay_request
 from router.conformance.observation import Asked, LiveMessage, Observation, ReplaySession
 
-__all__ = ["ListenError", "Target", "WatchLimits", "watch"]
+__all__ = ["ListenError", "Target", "Watch", "WatchLimits"]
 
 _BEYOND = 1_000_000
 """How far beyond the newest number seen no batch will be by the time that one is asked for."""
@@ -69,20 +69,34 @@ class _Kept:
         self.messages.append(LiveMessage(frames, connection))
 
 
-class _Watch:
+class Watch:
     """One watching of one publisher."""
 
-    def __init__(self, target: Target, limits: WatchLimits) -> None:
+    def __init__(self, target: Target, limits: WatchLimits | None = None) -> None:
         self._target = target
-        self._limits = limits
+        self._limits = limits or WatchLimits()
         self._context = zmq.asyncio.Context()
-        self._live = _Kept(limits)
+        self._live = _Kept(self._limits)
         self._connections = 0
         self._connected = asyncio.Event()
         self._enough = asyncio.Event()
         self._sessions: list[ReplaySession] = []
 
+    @property
+    def heard(self) -> int:
+        """Live messages so far."""
+        return len(self._live.messages)
+
+    def stop(self) -> None:
+        """That is enough: ask for the last replays, and end."""
+        self._enough.set()
+
     async def run(self, seconds: float) -> Observation:
+        """Everything that the publisher shows in ``seconds``, or until told to stop, and how it answers replays.
+
+        Raises:
+            ListenError: an endpoint is none that ZMQ can connect to.
+        """
         try:
             async with self._subscribed():
                 reached = await _set_within(self._limits.connect, self._connected)
@@ -90,9 +104,7 @@ class _Watch:
                     await self._watch(seconds)
         finally:
             self._context.destroy(linger=0)
-        return Observation(
-            reached=reached, live=self._live.messages, sessions=self._sessions, full=self._enough.is_set()
-        )
+        return Observation(reached=reached, live=self._live.messages, sessions=self._sessions, full=self._live.full)
 
     async def _watch(self, seconds: float) -> None:
         """Live for the time given, with a replay of everything before it; the other replays after it."""
@@ -206,12 +218,3 @@ async def _set_within(seconds: float, event: asyncio.Event) -> bool:
             return await event.wait()
     except TimeoutError:
         return False
-
-
-async def watch(target: Target, *, seconds: float, limits: WatchLimits | None = None) -> Observation:
-    """Everything that a publisher shows in ``seconds``, and how it answers replays.
-
-    Raises:
-        ListenError: an endpoint is none that ZMQ can connect to.
-    """
-    return await _Watch(target, limits or WatchLimits()).run(seconds)

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from router.conformance.judge import judge
-from router.conformance.listener import Target, watch
+from router.conformance.listener import Target, Watch
 from router.conformance.rules import Finding
 from router.fleet.identity import Stream
 
 ROOT = Path(__file__).parent.parent.parent
 DRIVERS = Path(__file__).parent / "engines"
 NAMES = ("sglang", "vllm")
+WATCHED_STEPS = 200
 
 
 def python_of(name: str) -> Path:
@@ -111,8 +113,13 @@ async def conformance(engine: DrivenEngine, stream: Stream, *, advertised_width:
     """Judge an engine's publisher while the engine is at work."""
     address = stream.address
     target = Target(endpoint=address.endpoint, replay_endpoint=address.replay_endpoint, topic=stream.topic)
-    watching = asyncio.create_task(watch(target, seconds=2.0))
-    for _ in range(100):
+    watch = Watch(target)
+    watching = asyncio.create_task(watch.run(PATIENCE))
+    steps = 0
+    while not watching.done():
         engine.step()
         await asyncio.sleep(0.01)
-    return judge(await watching, advertised_width=advertised_width)
+        steps += watch.heard > 0
+        if steps == WATCHED_STEPS:
+            watch.stop()
+    return judge(watching.result(), advertised_width=advertised_width)

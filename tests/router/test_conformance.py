@@ -16,7 +16,6 @@ from patience import PATIENCE, until
 from watched_publisher import (
     GOOD,
     QUICK,
-    SECONDS,
     WIDTH,
     Play,
     batch,
@@ -33,7 +32,7 @@ from contract.framing import END_SEQ, Frame, encode_seq, pub_frames, replay_end,
 from contract.kv_events_config import KVEventsConfig
 from publisher import EventPublisher, Snapshot
 from router.conformance.judge import judge
-from router.conformance.listener import ListenError, Target, WatchLimits, watch
+from router.conformance.listener import ListenError, Target, Watch, WatchLimits
 from router.conformance.observation import Asked, LiveMessage, Observation, ReplaySession
 from router.conformance.rules import RULES, Rule, Verdict
 from router.replay import read_recording
@@ -84,11 +83,14 @@ async def test_our_own_publisher_passes(buffer_steps: int) -> None:
     held: list[int] = []
     async with our_publisher(held, buffer_steps=buffer_steps) as publisher:
         target = Target(endpoint=publisher.endpoint, replay_endpoint=publisher.replay_endpoint, topic="kv")
-        watching = asyncio.create_task(watch(target, seconds=1.0, limits=QUICK))
+        watch = Watch(target, QUICK)
+        watching = asyncio.create_task(watch.run(PATIENCE))
         for name in itertools.count(100):
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # a publisher at work, until it has been watched for long enough
             if watching.done():
                 break
+            if watch.heard > 20:
+                watch.stop()
             held.append(name)
             publisher.publish([chain(name, parent=name - 1 if name > 100 else None)])
         findings = judge(watching.result(), advertised_width=WIDTH)
@@ -138,7 +140,7 @@ async def test_what_lay_before_the_first_batch_known_is_no_fault() -> None:
 
         target = Target(endpoint=source.endpoint)
         player = asyncio.create_task(play(source))
-        findings = judge(await watch(target, seconds=PATIENCE, limits=WatchLimits(messages=10)))
+        findings = judge(await Watch(target, WatchLimits(messages=10)).run(PATIENCE))
         player.cancel()
     assert failed(findings) == set(), findings
     assert by_rule(findings)[Rule.NUMBERING].verdict is Verdict.PASS
@@ -253,7 +255,7 @@ async def test_a_hole_of_a_publisher_without_replay_fails() -> None:
 
         player = asyncio.create_task(play(source))
         target = Target(endpoint=source.endpoint)
-        findings = judge(await watch(target, seconds=PATIENCE, limits=WatchLimits(messages=30)))
+        findings = judge(await Watch(target, WatchLimits(messages=30)).run(PATIENCE))
         player.cancel()
     assert failed(findings) == {Rule.NUMBERING}
     evidence = str(by_rule(findings)[Rule.NUMBERING].evidence)
@@ -263,10 +265,10 @@ async def test_a_hole_of_a_publisher_without_replay_fails() -> None:
 async def test_an_endpoint_where_nobody_is_fails_and_one_that_is_none_is_an_error() -> None:
     async with EventSource() as source:
         await source.stop()
-        seen = await watch(Target(endpoint=source.endpoint), seconds=SECONDS, limits=WatchLimits(connect=0.2))
+        seen = await Watch(Target(endpoint=source.endpoint), WatchLimits(connect=0.2)).run(PATIENCE)
     assert failed(judge(seen)) == {Rule.REACHABLE}
     with pytest.raises(ListenError, match="cannot connect to nowhere: "):
-        await watch(Target(endpoint="nowhere"), seconds=SECONDS)
+        await Watch(Target(endpoint="nowhere")).run(PATIENCE)
 
 
 async def test_watching_ends_where_its_bound_is_reached() -> None:
@@ -277,7 +279,7 @@ async def test_watching_ends_where_its_bound_is_reached() -> None:
     async with EventSource() as source:
         target = Target(endpoint=source.endpoint, replay_endpoint=source.replay_endpoint)
         limits = WatchLimits(messages=20, reply=0.5, grace=0.05)
-        watching = asyncio.create_task(watch(target, seconds=60.0, limits=limits))
+        watching = asyncio.create_task(Watch(target, limits).run(PATIENCE))
         await until(lambda: bool(source.requests), "the history is asked for")
         await play(source)
         seen = await watching

@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 import zmq
 import zmq.asyncio
+from patience import in_time
 
 from contract.events import BlockRemoved, BlockStored, Dialect, Event, encode_batch
 from contract.framing import Frame, FramingError, parse_replay_request, pub_frames, replay_end, replay_reply
@@ -59,7 +60,8 @@ class EventSource:
         self.log: list[Frame] = []
         self.last_seq = -1
         self.held: set[int] = set()
-        self._pub = self._socket(zmq.PUB)
+        self._pub = self._socket(zmq.XPUB)
+        self.sent = 0
         port = self._bind(self._pub, self._ports[0])
         self._task: asyncio.Task[None] | None = None
         replay_port = self._ports[1]
@@ -111,18 +113,24 @@ class EventSource:
         self.log.append(frame)
         self.last_seq = frame.seq
         if not lost:
-            await self._pub.send_multipart(pub_frames(frame))
+            await self.send_raw(*pub_frames(frame))
+
+    async def subscribed(self) -> None:
+        """Return once a subscription is in effect, of those that nobody has waited for."""
+        assert (await in_time(self._pub.recv())).startswith(b"\x01"), "somebody has left"
 
     def forget(self) -> None:
         """Have nothing to replay any more; numbers go on."""
         self.log.clear()
 
     async def send_raw(self, *frames: bytes) -> None:
+        """Send a message that may be no batch."""
+        self.sent += 1
         await self._pub.send_multipart(frames)
 
     async def send_again(self, seq: int) -> None:
         """Send a batch live that was sent before, or lost."""
-        await self._pub.send_multipart(pub_frames(next(frame for frame in self.log if frame.seq == seq)))
+        await self.send_raw(*pub_frames(next(frame for frame in self.log if frame.seq == seq)))
 
     async def _answer(self, router: zmq.asyncio.Socket) -> None:
         try:

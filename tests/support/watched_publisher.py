@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from event_source import EventSource
-from patience import until
+from patience import PATIENCE, until
 
 from contract.events import AllBlocksCleared, BlockRemoved, BlockStored, Dialect, Event, encode_batch
 from contract.framing import Frame
 from router.conformance.judge import judge
-from router.conformance.listener import Target, WatchLimits, watch
+from router.conformance.listener import Target, Watch, WatchLimits
 from router.conformance.rules import RULES, Finding, Rule, Verdict
 
 WIDTH = 6
-SECONDS = 0.2
 QUICK = WatchLimits(connect=5.0, reply=0.5, grace=0.05)
 Play = Callable[[EventSource], Awaitable[None]]
 
@@ -55,13 +54,17 @@ def failed(findings: list[Finding]) -> set[Rule]:
 
 
 async def watched(source: EventSource, play: Play, *, advertised_width: int | None = None) -> list[Finding]:
-    """Watch a source that begins to play once its history has been asked for."""
-    target = Target(endpoint=source.endpoint, replay_endpoint=source.replay_endpoint)
-    watching = asyncio.create_task(watch(target, seconds=SECONDS, limits=QUICK))
+    """Watch a source that begins to play once its history has been asked for, until it has been heard to its end."""
+    watch = Watch(Target(endpoint=source.endpoint, replay_endpoint=source.replay_endpoint), QUICK)
+    watching = asyncio.create_task(watch.run(PATIENCE))
+    await source.subscribed()
     if source.replay_endpoint is not None:
         await until(lambda: bool(source.requests), "the history is asked for")
-    await asyncio.gather(play(source), watching)
-    return judge(watching.result(), advertised_width=advertised_width)
+    sent_before = source.sent
+    await play(source)
+    await until(lambda: watch.heard == source.sent - sent_before, "everything has been heard")
+    watch.stop()
+    return judge(await watching, advertised_width=advertised_width)
 
 
 def playing(*frames: Frame) -> Play:
