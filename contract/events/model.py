@@ -107,7 +107,8 @@ class BlockStored(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def dense(self) -> bool:
         """Every block's tokens are known: one chunk of ``token_ids`` for each hash, in order."""
-        return self.block_size > 0 and len(self.token_ids) == len(self.block_hashes) * self.units_per_block
+        size = self.block_size
+        return size > 0 and len(self.token_ids) == len(self.block_hashes) * (2 * size if self.pairs else size)
 
 
 class BlockRemoved(msgspec.Struct, frozen=True, kw_only=True):

@@ -228,11 +228,12 @@ class LaneBlocks:
                 self.claims.add([key], pool.tier)
 
     def _counts_copies(self, pool: Pool, event: BlockStored) -> bool:
-        return event.medium not in _SINGLE_COPY_MEDIA and not self._full_report(pool, event)
+        if event.medium in _SINGLE_COPY_MEDIA:
+            return False
+        return event.session_id is None or not self._full_report(pool, event)
 
     def _full_report(self, pool: Pool, event: BlockStored) -> bool:
-        vllm_session = event.session_id is not None and event.group_idx is not None
-        if not vllm_session or event.parent_block_hash is not None or len(self._groups.numbers) > 1:
+        if event.group_idx is None or event.parent_block_hash is not None or len(self._groups.numbers) > 1:
             return False
         return all(name in pool for name in event.block_hashes)
 

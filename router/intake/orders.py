@@ -19,7 +19,7 @@ __all__ = ["Orders"]
 
 
 class Orders:
-    """The orders of one lane."""
+    """The orders of one lane; ``busy`` while some of them wait."""
 
     def __init__(
         self,
@@ -37,13 +37,9 @@ class Orders:
         self._waiting: deque[Apply | Clear] = deque()
         self._steps: Iterator[int] = iter(())
         self._turn: asyncio.Handle | None = None
+        self.busy = False
         self._done = asyncio.Event()
         self._done.set()
-
-    @property
-    def busy(self) -> bool:
-        """Whether something waits."""
-        return self._turn is not None
 
     async def free(self) -> None:
         """Let others have a turn, and return when nothing waits."""
@@ -52,19 +48,20 @@ class Orders:
 
     def do(self, order: Apply | Clear) -> None:
         """Do what is ordered: now, or behind what waits."""
-        if self._turn is not None:
-            self._waiting.append(order)
-        elif isinstance(order, Clear):
-            self._index.clear(self._handle)
-        elif is_small(order.batch):
-            self._index.apply(self._handle, order.batch)
-        else:
+        if not self.busy:
+            if isinstance(order, Clear):
+                self._index.clear(self._handle)
+                return
+            if is_small(order.batch):
+                self._index.apply(self._handle, order.batch)
+                return
             self.defer()
-            self._waiting.append(order)
+        self._waiting.append(order)
 
     def defer(self) -> None:
         """Let what is ordered from now on wait for its turn: it will be much, if each of it is little."""
-        if self._turn is None:
+        if not self.busy:
+            self.busy = True
             self._steps = self._work()
             self._done.clear()
             self._next_turn()
@@ -89,7 +86,7 @@ class Orders:
         except Exception as error:  # the top of a turn: the lane must show it
             self._on_fault(error)
             return
-        self._turn = None
+        self.busy = False
         self._done.set()
         self._on_done()
 

@@ -18,6 +18,7 @@ EVENTS_A_SLICE = 64
 BLOCKS_A_SLICE = 4096
 _EVENT_WEIGHT = BLOCKS_A_SLICE // EVENTS_A_SLICE
 _Any = Event | Rejected
+_NAMING_BLOCKS = (BlockStored, BlockRemoved)
 
 
 def is_small(batch: EventBatch) -> bool:
@@ -48,7 +49,7 @@ def slices(batch: EventBatch) -> Iterator[EventBatch]:
 
 
 def _blocks(event: _Any) -> int:
-    return len(event.block_hashes) if isinstance(event, BlockStored | BlockRemoved) else 0
+    return len(event.block_hashes) if isinstance(event, _NAMING_BLOCKS) else 0
 
 
 def _small(events: Iterable[_Any]) -> Iterator[_Any]:

@@ -291,19 +291,22 @@ class LaneStream:
     def _apply(self, frame: Frame, *, replayed: bool = False) -> list[Action]:
         """Take a batch into account that comes after all others; what it leaves out is lost, or was never known."""
         batch = _decode(frame)
-        missing, cleared = frame.seq - self._last - 1, _begins_cleared(batch)
+        missing = frame.seq - self._last - 1
+        clears = batch is not None and AllBlocksCleared in map(type, batch.events)
+        cleared = clears and _begins_cleared(batch)
         if missing and replayed and cleared:
             self._snapshot = frame.seq  # its number was another payload's before, so it is no evidence
         else:
             self._recent.remember(frame.seq, frame.payload)
-        self._leave_out(0 if cleared else missing, before=frame.seq)
+        if missing or self._known_from is None:
+            self._leave_out(0 if cleared else missing, before=frame.seq)
         self._last = frame.seq
         if batch is None:
             self._counts["rejected_batches"] += 1
             return []
         self._counts["batches"] += 1
         self._counts["replayed"] += replayed
-        if AllBlocksCleared in map(type, batch.events):
+        if clears:
             self._known_from, self._reason = 0, None
         return [Apply(batch)]
 

@@ -166,9 +166,10 @@ class Subscriber:
 
     def _drain(self) -> None:
         """Take in what is at hand, within a bound; while orders wait, nothing: their end comes here again."""
+        link, orders = self._link, self._orders
         try:
             for _ in range(_BATCHES_A_TURN):
-                frames = None if self._link is None or self._orders.busy else self._link.next()
+                frames = None if link is None or orders.busy else link.next()
                 if frames is None:
                     return
                 self._perform(self._heard(frames))
