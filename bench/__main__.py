@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -18,7 +19,7 @@ from program.command_line import LineParser, complain
 
 __all__ = ["main"]
 
-INTERRUPTED = 130  # as shells call what Ctrl-C ended
+INTERRUPTED, UNREAD = 130, 141  # as shells call what Ctrl-C ended, and who wrote for nobody
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,6 +47,9 @@ def _run(args: argparse.Namespace, *, program: str) -> int:
     except KeyboardInterrupt:
         print(f"{program}: interrupted; every process has been stopped", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # as by `| head`; what is left to be written goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
     except ModuleNotFoundError as error:
         return complain(program, f"{error.name} is not installed: pip install 'kvsteer[engine]'", status=1)
     return status

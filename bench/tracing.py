@@ -18,6 +18,7 @@ from random import Random
 from typing import NoReturn
 
 from bench.figures import Figure, as_json, as_text, figure
+from bench.flag_values import at_least
 from contract.descriptor import LaneAddress
 from contract.events import BlockStored, Dialect, encode_batch
 from contract.framing import Frame
@@ -56,8 +57,10 @@ Planned = tuple[Plan, Decision[Lane]]
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``tracing`` to the commands."""
     parser = commands.add_parser("tracing", help="measure what recording costs a router, and reading a trace")
-    parser.add_argument("--runs", type=int, default=5, help="repetitions of each (default: 5)")
-    parser.add_argument("--each", type=int, default=300, help="requests, and batches, of a repetition (default: 300)")
+    parser.add_argument("--runs", type=at_least(1), default=5, help="repetitions of each (default: 5)")
+    parser.add_argument(
+        "--each", type=at_least(1), default=300, help="requests, and batches, of a repetition (default: 300)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=_run)
 

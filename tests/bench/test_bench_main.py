@@ -26,6 +26,16 @@ def test_a_command_that_needs_what_is_not_installed_says_what_to_install() -> No
     ]
 
 
+def test_a_reader_that_has_enough_ends_a_bench_without_a_word() -> None:
+    command = [sys.executable, "-m", "bench", "tracing", "--runs", "1", "--each", "1"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
+
+
 def test_a_wrong_command_line_is_one_line_and_status_2() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench", "demo", "--replicas", "0"], cwd=ROOT, capture_output=True, text=True, timeout=60

@@ -21,8 +21,8 @@ def test_every_cost_is_measured_for_threads_and_for_processes() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")
     costs = [json.loads(line) for line in done.stdout.splitlines()]
-    whats = ["hand over a step", "gather", "sum"]
-    assert [(cost["kind"], cost["what"]) for cost in costs] == [
-        (kind, what) for kind in ("threads", "processes") for what in whats
+    cases = ["2 ranks, hand over a step", "2 ranks, gather", "2 ranks, sum"]
+    assert [(cost["subject"], cost["case"], cost["metric"]) for cost in costs] == [
+        (subject, case, metric) for subject in ("threads", "processes") for case in cases for metric in ("p50", "p95")
     ]
-    assert all(cost["p50_us"] > 0 for cost in costs)
+    assert all((cost["unit"], cost["runs"]) == ("us", 5) and cost["value"] > 0 for cost in costs)
