@@ -96,9 +96,15 @@ class RecentPrompts:
         while self._order and (self._full or self._order[0].until <= now):
             old = self._order.popleft()
             self._keys -= len(old.keys)
-            for key in old.keys:
-                if self._by_key.get(key) is old:
-                    del self._by_key[key]
+            if self._order:
+                self._forget(old)
+            else:
+                self._by_key.clear()  # there was nothing else, as mostly in a large fleet
+
+    def _forget(self, old: Sent) -> None:
+        for key in old.keys:
+            if self._by_key.get(key) is old:
+                del self._by_key[key]
 
     @property
     def _full(self) -> bool:
