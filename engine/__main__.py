@@ -40,12 +40,15 @@ from engine.server.lanes import Lane
 from engine.server.mailroom import Mailroom
 from engine.server.replica import Replica
 from program.command_line import BAD_FLAGS_STATUS, complain
+from program.compiled_cores import say_what_is_plain
 from program.standard_streams import fill_standard_streams
 from program.stop_signals import on_stop_signals
 from publisher import EventPublisher, PublisherError, Snapshot
 
 __all__ = ["main"]
 
+_LOG = logging.getLogger("engine")
+_CORES = ("contract._keys", "engine.kernels._paged_decode", "engine.kernels._narrow_product")
 _SNAPSHOT_SECONDS = 10.0
 _WATCH_SECONDS = 0.2
 _FAILED_GRACE_SECONDS = 1.0
@@ -100,6 +103,7 @@ def _log_to_stderr(level: str) -> None:
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # Its errors are traces of bytes that are no HTTP, which any client can send; our handlers' own are logged by us.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    say_what_is_plain(_LOG, _CORES)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

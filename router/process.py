@@ -9,10 +9,12 @@ from pathlib import Path
 
 import uvloop
 
+from program.compiled_cores import say_what_is_plain
 from program.stop_signals import on_stop_signals
 from router.choice.texts import Tokenizer
 from router.choice.tokenization import named_tokenizer
 from router.config import RouterConfig
+from router.cores import CORES
 from router.flags import PROGRAM, SERVE
 from router.service import serving
 from router.trace.recorder import Recorder, recording
@@ -44,6 +46,7 @@ def log_to_stderr(config: RouterConfig, *, name: str = "") -> None:
     """Log as the config says; ``name`` tells the processes of one router apart."""
     who = f" {name}" if name else ""
     logging.basicConfig(level=config.log_level.upper(), format=f"%(asctime)s{who} %(levelname)s %(name)s: %(message)s")
+    say_what_is_plain(_LOG, CORES)
 
 
 def spare_the_collector() -> None:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor
 
+from contract.keys_core import PLAIN_ONLY
 from engine.kernels.narrow_weight import NarrowWeight, widen
 
 try:
     from engine.kernels import _narrow_product as _core
 except ImportError:  # never compiled, or a processor that it is not written for
+    _core = None  # type: ignore[assignment]
+if PLAIN_ONLY:
     _core = None  # type: ignore[assignment]
 
 __all__ = ["MOST_ROWS", "instruction_sets", "narrow_product", "narrow_product_reference"]

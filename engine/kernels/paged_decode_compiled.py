@@ -10,9 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from contract.keys_core import PLAIN_ONLY
+
 try:
     from engine.kernels import _paged_decode as _core
 except ImportError:  # never compiled, or a processor that it is not written for
+    _core = None  # type: ignore[assignment]
+if PLAIN_ONLY:
     _core = None  # type: ignore[assignment]
 
 __all__ = ["is_usable", "paged_decode_compiled"]

@@ -9,7 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from program.compiled_cores import in_use
 from router.choice.tokenization import Tokenization
+from router.cores import CORES
 from router.fleet.breaker import BreakerState
 from router.fleet.fleet import Fleet
 from router.fleet.health import State
@@ -101,6 +103,10 @@ class FleetMetrics(Collector):
         misses = CounterMetricFamily("kvsteer_untokenized_prompts", "Text prompts routed without token ids.")
         misses.add_metric((), self._tokenization.misses)
         yield misses
+        cores = GaugeMetricFamily("kvsteer_compiled_core", "1 for a core in use, 0 for plain Python.", labels=("core",))
+        for core in CORES:
+            cores.add_metric((core,), in_use(core))
+        yield cores
 
     def _replicas(self) -> Iterable[Metric]:
         states = GaugeMetricFamily(

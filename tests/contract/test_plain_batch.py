@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from contract.events import EventBatch, EventDecodeError, decode, plain_batch
 from contract.events.plain_batch import read_plain_batch
+from contract.keys_core import PLAIN_ONLY
 
 pytest.importorskip("contract.events._wire", reason="the compiled reader was not built")
+pytestmark = pytest.mark.skipif(PLAIN_ONLY, reason="KVSTEER_PLAIN_PYTHON leaves the compiled reader out")
 
 SEED = 5
 pack = msgspec.msgpack.encode
