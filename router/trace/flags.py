@@ -37,6 +37,9 @@ __all__ = ["TRACE", "run_trace"]
 TRACE = "trace"
 LONGEST_SECONDS = 30 * 86_400.0
 FASTEST = 1_000_000.0
+LARGEST_BLOCK = 1_000_000
+"""Tokens; no engine takes a prompt of so many."""
+
 _FILE_HELP = "a .kvtrace file"
 
 
@@ -122,8 +125,8 @@ def _add_what_if(parser: LineParser) -> None:
 
 def _what_if(parser: LineParser, given: argparse.Namespace) -> int:
     sizes = tuple(given.block_size or ())
-    if wrong := [size for size in sizes if size < 1]:
-        parser.error(f"--block-size must be at least 1, got {wrong[0]}")
+    if wrong := [size for size in sizes if not 1 <= size <= LARGEST_BLOCK]:
+        parser.error(f"--block-size must be in [1, {LARGEST_BLOCK}], got {wrong[0]}")
     options = WhatIfOptions(
         file=given.file,
         policies=tuple(dict.fromkeys(given.policy or RULES)),

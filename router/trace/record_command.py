@@ -38,6 +38,7 @@ class _Watch:
         self.stop = asyncio.Event()
         self.failure: TraceFileError | None = None
         self.batches = 0
+        self.joined = False
         self._most = batches
         self._names: dict[int, str] = {}
 
@@ -54,6 +55,7 @@ class _Watch:
             case LaneNamed():
                 self._names[record.lane] = f"{record.url}#{record.dp_rank}"
             case StreamJoined():
+                self.joined = True
                 self._say(
                     f"{self._names[record.lane]} follows {record.endpoint}, blocks of {record.block_size} advertised"
                 )
@@ -70,7 +72,7 @@ def run_record(options: RecordOptions) -> int:
     """Record until SIGINT or SIGTERM, or until it is enough; the exit status.
 
     Raises:
-        TraceFileError: the file cannot be written, or not any longer.
+        TraceFileError: the file cannot be written, or not any longer; or no replica had a stream of events.
     """
     logging.basicConfig(level=logging.ERROR)  # what a fleet logs is printed here, or recorded
     return uvloop.run(_record(options))
@@ -86,6 +88,8 @@ async def _record(options: RecordOptions) -> int:
         if watch.failure is not None:
             raise watch.failure
     say(_COMMAND, f"{watch.batches} batches recorded in {options.file}")
+    if not watch.joined:
+        raise TraceFileError(f"no stream was there to be recorded: {options.file} says only what the replicas are")
     return 0
 
 

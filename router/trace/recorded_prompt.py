@@ -1,8 +1,9 @@
 """A prompt that is known by its keys only, as a trace has it; looked up in an index like any other.
 
-At a width that was not recorded it has stand-ins, where the finest recorded width divides that: keys of the same
-prefixes under other names. They tell prefixes apart as the real ones would, and are nobody's block, as the real ones
-are nobody's either: a lane at that width would have made the recorder keep its keys.
+At a width that was not recorded its keys are hashed from its ids, where these were; else it has stand-ins, where the
+finest recorded width divides that: keys of the same prefixes under other names. They tell prefixes apart as the real
+ones would, and are nobody's block, as the real ones are nobody's either: a lane at that width would have made the
+recorder keep its keys.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from contract.hashing import extend_key
+from contract.hashing import block_keys, extend_key
 from router.prompt import BlockKeys, Prompt
 from router.trace.records import PrefixKeys, Routed
 
@@ -65,11 +66,16 @@ class RecordedPrompt(Prompt):
         """Keys at a width, real ones where there are."""
         if (width, False) in self._recorded:
             return self.keys(width=width)
+        if self._ids_known and not self.namespaced:  # nobody recorded which adapter or salt
+            return BlockKeys.known(block_keys(self._ids_known, width=width))
         plain = [prefix for (_, pairs), prefix in self._recorded.items() if not pairs]
         finer = [prefix for prefix in plain if width % prefix.width == 0]
         if not finer:
             known = ", ".join(str(prefix.width) for prefix in plain) or "no width"
-            raise WidthError(f"block size {width}: prompts were recorded at {known}, of which none divides it")
+            raise WidthError(
+                f"block size {width}: prompts were recorded at {known}, of which none divides it; "
+                "--trace-tokens records what is asked at any"
+            )
         prefix = max(finer, key=lambda one: one.width)
         step = width // prefix.width
         return BlockKeys.known(array("Q", (extend_key(key, width) for key in self._full(prefix)[step - 1 :: step])))

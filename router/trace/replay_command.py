@@ -60,9 +60,11 @@ def run_replay_trace(options: ReplayOptions) -> int:
     if options.as_json:
         sys.stdout.write(msgspec.json.encode(done).decode() + "\n")
     else:
-        console().print(_table(done, replayer))
+        if done.lanes:
+            console().print(_table(done, replayer))
         rate = f", {records / done.seconds:.0f} a second" if done.seconds else ""
-        console().print(f"{records} records in {done.seconds:.2f} s{rate}", highlight=False)
+        torn = ", and one that is cut off" if reader.torn else ""
+        console().print(f"{records} records in {done.seconds:.2f} s{rate}{torn}", highlight=False)
     return complain_of_damage("trace replay", reader)
 
 

@@ -18,6 +18,9 @@ from router.trace.what_if import Outcome, WhatIf, what_if
 __all__ = ["WhatIfOptions", "run_what_if"]
 
 COMMAND = "trace what-if"
+UNHEARD = (
+    "No lane's events show any of these: were its streams heard, and are prompts hashed at its width? See `trace show`."
+)
 
 
 class WhatIfOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +62,8 @@ def _print(found: WhatIf) -> None:
         out.print(
             f"Engines reported {found.reported} cached tokens ({share:.1%}) of {found.told} requests.", highlight=False
         )
+        if found.reported and not found.outcomes[0].held:
+            out.print(UNHEARD, soft_wrap=True, highlight=False)
     if found.unknown:
         out.print(f"{found.unknown} more requests had no known prompt, or no lane.", highlight=False)
     out.print(found.note, soft_wrap=True, highlight=False)

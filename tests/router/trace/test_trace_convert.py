@@ -136,6 +136,18 @@ def test_what_cannot_be_converted_is_named_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == [source]
 
 
+@pytest.mark.parametrize("kind", ["frames", "mooncake"])
+def test_a_trace_with_nothing_of_a_kind_makes_no_empty_file(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A conversion that was killed before has left half of something behind, which is nobody's."""
+    trace = MadeTrace(A).write(tmp_path / "a.kvtrace")
+    (tmp_path / "b.jsonl.part").write_text("half a line")
+    assert run_trace(["convert", str(trace), str(tmp_path / "b.jsonl"), "--to", kind]) == 1
+    assert f"{trace} has no " in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [trace]
+
+
 def test_frames_of_several_replicas_need_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = MadeTrace(A, B)
     made.frame(0, AllBlocksCleared())

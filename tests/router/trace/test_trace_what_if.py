@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from made_trace import MadeTrace, store
 
@@ -14,7 +15,7 @@ from router.prompt import Prompt
 from router.trace.flags import run_trace
 from router.trace.recorded_books import RecordedBooks
 from router.trace.recorded_prompt import RecordedPrompt, WidthError
-from router.trace.records import Began, PrefixKeys, Routed, pack_keys
+from router.trace.records import Began, PrefixKeys, Routed, pack_ids, pack_keys
 from router.trace.replayer import Replayer
 
 A, B = "http://10.0.0.1:30000", "http://10.0.0.2:30000"
@@ -88,8 +89,45 @@ def test_a_width_that_no_recorded_one_divides_is_refused(tmp_path: Path, capsys:
     assert run_trace(["what-if", str(file), "--block-size", "3"]) == 1
     said = capsys.readouterr().err
     assert said == (
-        "kvsteer-router trace what-if: block size 3: prompts were recorded at 2, 6, of which none divides it\n"
+        "kvsteer-router trace what-if: block size 3: prompts were recorded at 2, 6, of which none divides it; "
+        "--trace-tokens records what is asked at any\n"
     )
+
+
+def test_recorded_ids_can_be_asked_at_any_width(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody's blocks are 5 wide; a router that hashes at that finds nothing, and is answered, not refused."""
+    made = MadeTrace(A)
+    made.frame(0, store(TOPICS[0][:-1]))
+    made.request(0, TOPICS[0], predicted=60, reported=60, widths=(6,))
+    place, asked = next((place, one) for place, one in enumerate(made.records) if isinstance(one, Routed))
+    made.records[place] = msgspec.structs.replace(asked, packed_ids=pack_ids(TOPICS[0][:-1]))
+    file = made.write(tmp_path / "a.kvtrace")
+    found = what_if(file, capsys, "--policy", "overlap", "--block-size", "5", "6", "12")
+    assert [found[f"overlap@{size}"]["seen"] for size in (5, 6, 12)] == [0, 60, 0]
+    prompt = RecordedPrompt(made.records[place], hashed_at=5)  # type: ignore[arg-type]
+    assert list(prompt.keys(width=6)) == list(Prompt(TOPICS[0][:-1]).keys(width=5))
+
+
+def test_hits_of_which_no_event_told_are_pointed_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = MadeTrace(A)
+    made.request(0, TOPICS[0], predicted=0, reported=60)
+    assert run_trace(["what-if", str(made.write(tmp_path / "a.kvtrace")), "--policy", "kv"]) == 0
+    assert "No lane's events show any of these: were its streams heard" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "1000001", "9" * 30])
+def test_a_block_size_that_nobody_has_is_refused(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run_trace(["what-if", "a.kvtrace", "--block-size", size])
+    assert capsys.readouterr().err == f"kvsteer-router: error: --block-size must be in [1, 1000000], got {size}\n"
+
+
+@pytest.mark.parametrize("command", ["show", "replay", "what-if"])
+def test_with_json_a_failure_is_json_too(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_trace([command, str(tmp_path / "none.kvtrace"), "--json"]) == 1
+    said = capsys.readouterr()
+    assert said.err == f"kvsteer-router trace {command}: {tmp_path}/none.kvtrace: No such file or directory\n"
+    assert json.loads(said.out) == {"error": f"{tmp_path}/none.kvtrace: No such file or directory"}
 
 
 def test_a_trace_without_routed_requests_is_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
