@@ -198,4 +198,4 @@ class Subscriber:
     def _note_malformed(self, error: Exception) -> None:
         self._malformed += 1
         if self._malformed == 1:
-            _LOG.warning("%s sends frames of another protocol, which are counted: %s", self._endpoint, error)
+            _LOG.warning("%s sends what cannot be used, which is counted: %s", self._endpoint, error)

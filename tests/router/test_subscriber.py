@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from event_source import WIDTH, EventSource, Replies, holds_the_truth, stored
 from follower import QUICK, following, in_effect, pair
 from patience import until
+from zmtp_peer import greeting, listening, ready
 
 from contract.descriptor import LaneAddress
 from contract.events import AllBlocksCleared, BlockRemoved, Dialect
@@ -231,6 +234,40 @@ async def test_a_large_batch_does_not_stall_the_loop() -> None:
         ticker.cancel()
         print(f"longest pause {longest * 1e3:.1f} ms, {ticks} turns")
         assert ticks > 200
+
+
+async def test_a_message_above_the_bound_is_not_taken_in_and_live_batches_go_on() -> None:
+    """The connection ends there, the replay cannot bring it either, and the lane says which bound it was."""
+    limits = msgspec.structs.replace(QUICK, message_bytes=20_000)
+    async with EventSource() as source, following(source.endpoint, source.replay_endpoint, limits=limits) as follower:
+        await in_effect(source, follower)
+        await source.publish(*map(stored, range(1, 1_000)))
+        await follower.until_state(StreamState.UNTRUSTED)
+        assert re.search(
+            r"hung up before its replay ended: a message of \d+ bytes, above 20000", follower.status.reason or ""
+        )
+        assert follower.status.malformed >= 1
+        source.forget()
+
+        async def heard_again() -> bool:
+            await source.publish(stored(5_000))
+            return 5_000 in follower.names
+
+        await until(heard_again, "a live batch has come")
+        assert follower.names == {5_000}
+
+
+async def test_a_publisher_of_another_kind_is_counted_and_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting() + ready("ROUTER"))
+        await reader.read()
+
+    async with listening(serve) as endpoint, following(endpoint, None) as follower:
+        await until(lambda: follower.status.malformed > 1, "it was tried again")
+        assert (follower.status.connected, follower.state) == (False, StreamState.CONNECTING)
+        (told,) = caplog.messages
+        assert told.startswith(f"{endpoint} sends what cannot be used, which is counted: ")
+        assert told.endswith("the peer is a 'ROUTER' socket, not PUB or XPUB")
 
 
 # With the project's own publisher
