@@ -11,6 +11,7 @@ from made_trace import MadeTrace, store
 
 from contract.events import AllBlocksCleared
 from router.replay import Recording, read_recording
+from router.trace.chunk import TraceFileError
 from router.trace.flags import run_trace
 from router.trace.played_trace import PlayedTrace
 from router.trace.reader import TraceReader
@@ -146,6 +147,31 @@ def test_a_trace_with_nothing_of_a_kind_makes_no_empty_file(
     assert run_trace(["convert", str(trace), str(tmp_path / "b.jsonl"), "--to", kind]) == 1
     assert f"{trace} has no " in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [trace]
+
+
+def test_a_copy_of_a_damaged_trace_says_where_it_was_and_a_test_does_not_take_either(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = MadeTrace(A)
+    for seq in range(200):
+        made.frame(0, store([seq] * 60), seq=seq)
+    trace, copy = made.write(tmp_path / "a.kvtrace"), tmp_path / "b.kvtrace"
+    whole = trace.read_bytes()
+    trace.write_bytes(whole[: len(whole) // 2] + b"?" + whole[len(whole) // 2 + 1 :])
+    for command, target in [("convert", copy), ("redact", tmp_path / "c.kvtrace"), ("merge", tmp_path / "d.kvtrace")]:
+        assert run_trace([command, str(trace), str(target)]) == 1
+        assert capsys.readouterr().err.startswith(f"kvsteer-router trace {command}: {trace} is damaged: ")
+        with pytest.raises(TraceFileError, match=f"{target} is damaged"):
+            PlayedTrace(target).run()
+    assert list(TraceReader(copy)) == list(TraceReader(trace))
+    assert 0 < len(list(frames_of(copy, tmp_path, capsys))) < 200
+
+
+def frames_of(trace: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> list[int]:
+    """The numbers of the frames that are left."""
+    assert run_trace(["convert", str(trace), str(folder / "left.jsonl"), "--to", "frames"]) == 1
+    capsys.readouterr()
+    return [frame.seq for frame in read_recording(folder / "left.jsonl")]
 
 
 def test_frames_of_several_replicas_need_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
