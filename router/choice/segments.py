@@ -21,6 +21,7 @@ import tokenizers
 
 from router.choice.segment_cache import SegmentCache
 from router.choice.stretches import Stretches
+from router.choice.word_ids import WordIds
 
 __all__ = ["SegmentedTokenizer"]
 
@@ -41,6 +42,7 @@ class SegmentedTokenizer:
         self._cuts = _Cuts(tokenizer)
         self._stretches = Stretches(tokenizer)
         self._cache = SegmentCache(max_bytes=cache_bytes)
+        self._words = WordIds(self._ids_of)
         self._around = _find_around(tokenizer)
         self.pieces_tokenized = 0
 
@@ -63,23 +65,30 @@ class SegmentedTokenizer:
             before = _NONE
 
     def _join(self, pieces: Sequence[_Piece]) -> list[int]:
-        found = [self._cache.get(piece) for piece in pieces]
-        missing = list(dict.fromkeys(piece for piece, ids in zip(pieces, found, strict=True) if ids is None))
-        new = dict(zip(missing, self._encode(missing), strict=True)) if missing else {}
-        self.pieces_tokenized += len(missing)
-        for piece, ids in new.items():
-            self._cache.put(piece, ids)
         whole = array("I")
-        for piece, known in zip(pieces, found, strict=True):
-            whole += new[piece] if known is None else known
+        for piece in pieces:
+            ids = self._cache.get(piece)
+            if ids is None:
+                ids = self._encode(piece)
+                self._cache.put(piece, ids)
+                self.pieces_tokenized += 1
+            whole += ids
         return whole.tolist()
 
-    def _encode(self, pieces: Sequence[_Piece]) -> list[array[int]]:
-        """Ids of each piece, the token before it included."""
-        texts = [self._cuts.text_of(before) + text for before, text in pieces]
-        return [
-            array("I", encoding.ids) for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        ]
+    def _encode(self, piece: _Piece) -> array[int]:
+        """Ids of a piece, the token before it included."""
+        before, text = piece
+        words = self._stretches.words(text)
+        if words is None:
+            return self._ids_of([self._cuts.text_of(before) + text])[0]
+        if before != _NONE:
+            words[:1] = [self._cuts.text_of(before) + "".join(words[:1])]
+        return self._words.of(words)
+
+    def _ids_of(self, texts: Sequence[str]) -> list[array[int]]:
+        """What the tokenizer itself makes of some texts."""
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [array("I", encoding.ids) for encoding in encodings]
 
 
 class _Cuts:

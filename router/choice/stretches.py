@@ -23,6 +23,9 @@ STRETCH_CHARS = 1024
 """What is new of a text costs half of this more, on average, than it would alone."""
 
 _BETWEEN_WORDS = re.compile("(?<=[A-Za-z]) (?=[A-Za-z])")
+_WORD = re.compile(" [A-Za-z]++(?= [A-Za-z])|.+?(?<=[A-Za-z])(?= [A-Za-z])|.+", re.DOTALL)
+"""From one cut to the next: most words are alone."""
+
 _LOOKS_AROUND = re.compile(r"\(\?<|\\[AbBGzZ]|(?<!\[)\^|\$")
 """In a pattern: what depends on more than the text from where it begins."""
 
@@ -40,6 +43,10 @@ class Stretches:
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         self._cuts = _parts_are_known(tokenizer) and _probe_agrees(tokenizer)
+
+    def words(self, text: str) -> list[str] | None:
+        """The text, cut wherever that is sure, most words for themselves; None where it is nowhere sure."""
+        return _WORD.findall(text) if self._cuts else None
 
     def of(self, text: str) -> Iterator[str]:
         """The text, cut where that is sure; in one where it is short, or nowhere sure."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import pytest
@@ -15,6 +15,7 @@ from router.choice import stretches
 from router.choice.segment_cache import SegmentCache
 from router.choice.segments import SegmentedTokenizer
 from router.choice.stretches import Stretches
+from router.choice.word_ids import WordIds
 
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|im_end|>\n", "x<|im_end|>"]
 CORPUS = ["Hello world, how are you today? I'm fine.", "  two  spaces\n\nand lines\t12345", "Füße, Öl, Привет, 世界 🎉"]
@@ -157,6 +158,61 @@ def test_stretches_join_to_what_the_whole_text_is(kind: str, text: str) -> None:
         assert segmented(kind, False).encode(text, special=False) == whole
 
 
+CUT = {"byte level", "byte level, prefix space", "pattern"}
+WORDS_AND_SPACE = st.sampled_from(
+    [" a", " the", " end", "b c", " Hello", " world", " I'm", " x1", "a", " ", ", ", "\n"]
+)
+
+
+@pytest.mark.parametrize("kind", sorted(CUT))
+@given(st.lists(st.one_of(fragments, WORDS_AND_SPACE), max_size=30).map("".join))
+def test_remembered_words_join_to_what_the_whole_text_is(kind: str, text: str) -> None:
+    """Met, met again and remembered, and from memory; nothing longer than a word is kept."""
+    whole = trained(kind, False).encode(text, add_special_tokens=False).ids
+    tokenizer = forgetful(kind)
+    assert [tokenizer.encode(text, special=False) for _ in range(3)] == 3 * [whole]
+
+
+@cache
+def forgetful(kind: str) -> SegmentedTokenizer:
+    return SegmentedTokenizer(trained(kind, False), cache_bytes=0)
+
+
+def lengths(texts: Sequence[str]) -> list[array[int]]:
+    """A tokenizer whose ids are words' lengths."""
+    return [array("I", [len(word) for word in text.split()]) for text in texts]
+
+
+def test_a_word_is_tokenized_with_its_neighbours_then_alone_and_then_no_more() -> None:
+    asked: list[list[str]] = []
+
+    def encode(texts: Sequence[str]) -> list[array[int]]:
+        asked.append(list(texts))
+        return lengths(texts)
+
+    words = WordIds(encode)
+    for _ in range(4):
+        assert words.of([" ab", " c", " def"]) == array("I", [2, 1, 3])
+    assert words.of([" c", " new", " newer", " ab", " c"]) == array("I", [1, 3, 5, 2, 1])
+    assert words.of([]) == array("I")
+    assert asked == [[" ab c def"], [" ab", " c", " def"], [" new newer"]]
+
+
+def test_words_are_bounded_and_those_in_use_stay() -> None:
+    words = WordIds(lengths, max_words=8)
+    for number in range(1000):
+        assert words.of([" in", " use", f" {number}"]) == array("I", [2, 3, len(str(number))])
+        assert words.of([f" {number}"]) == array("I", [len(str(number))])
+        assert len(words) <= 16
+
+
+def test_what_is_long_is_not_remembered() -> None:
+    words = WordIds(lengths)
+    for _ in range(5):
+        assert words.of([" " + 100 * "x"]) == array("I", [100])
+    assert len(words) == 0
+
+
 LONG = " ".join(f"word and {number} more" for number in range(1000))
 
 
@@ -165,8 +221,6 @@ CL100K = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """The pattern of tiktoken's cl100k_base, which Llama 3 and Qwen 2 have almost as it is."""
-
-CUT = {"byte level", "byte level, prefix space", "pattern"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
