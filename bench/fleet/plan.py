@@ -33,6 +33,11 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
     @property
+    def kept_batches(self) -> int:
+        """What engines keep of their event batches for replay; where none is ever lost, nobody asks."""
+        return self.log_batches if self.loss or self.restarts else 1
+
+    @property
     def relative_speeds(self) -> list[float]:
         """One for each replica; their mean is 1."""
         taken = [self.speeds[place % len(self.speeds)] for place in range(self.replicas)]

@@ -46,7 +46,7 @@ class SimFleet:
                 block_tokens=workload.block_tokens,
                 seconds_per_token=pace / speed,
                 decode_cost=plan.decode_cost,
-                log_batches=plan.log_batches,
+                log_batches=plan.kept_batches,
             )
             for speed in plan.relative_speeds
         ]
