@@ -34,8 +34,8 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kept_batches(self) -> int:
-        """What engines keep of their event batches for replay; where none is ever lost, nobody asks."""
-        return self.log_batches if self.loss or self.restarts else 1
+        """What engines keep of their event batches for replay; nobody asks where none is late or lost."""
+        return self.log_batches if self.lag or self.loss or self.restarts else 1
 
     @property
     def relative_speeds(self) -> list[float]:
