@@ -41,7 +41,7 @@ def write_trace(records: Iterable[Record], target: Path) -> None:
     Raises:
         TraceFileError: as `new_file`, or there are no records.
     """
-    with new_file(target) as part, TraceWriter(part) as writer:
+    with new_file(target) as part, TraceWriter(part, called=target) as writer:
         for record in records:
             writer.write(record)
         if not writer.records:

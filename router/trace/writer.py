@@ -33,12 +33,14 @@ _FRAMES_OF_A_FILE = 8
 class TraceWriter:
     """One recorder's file; a context that closes it. ``end`` is its length in bytes, ``records`` were written here.
 
+    ``called`` is what messages call it, where it will stand elsewhere.
+
     Raises:
         TraceFileError: the file cannot be opened, is no trace or a damaged one, or another recorder writes to it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, called: Path | None = None) -> None:
+        self._name = str(called or path)
         self.records = 0
         self._zstd = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=False)
         self._frame = self._zstd.compressobj()
@@ -49,7 +51,7 @@ class TraceWriter:
         try:
             self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b", buffering=0)
         except OSError as error:
-            raise TraceFileError(f"cannot write {path}: {error.strerror}") from None
+            raise TraceFileError(f"cannot write {self._name}: {error.strerror}") from None
         try:
             self.end = self._open()
         except BaseException:
@@ -111,7 +113,7 @@ class TraceWriter:
 
     def _open(self) -> int:
         if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-            raise TraceFileError(f"cannot write {self.path}: it is no regular file")
+            raise TraceFileError(f"cannot write {self._name}: it is no regular file")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             end = self._whole_length()
@@ -121,18 +123,18 @@ class TraceWriter:
             if not end:
                 self._append(MAGIC)
         except BlockingIOError:
-            raise TraceFileError(f"{self.path} is being written by another recorder") from None
+            raise TraceFileError(f"{self._name} is being written by another recorder") from None
         except OSError as error:
-            raise TraceFileError(f"cannot write {self.path}: {error.strerror}") from None
+            raise TraceFileError(f"cannot write {self._name}: {error.strerror}") from None
         return self.end
 
     def _whole_length(self) -> int:
         """Where the last whole record ends; 0 for a file without a whole magic."""
         with os.fdopen(os.dup(self._file.fileno()), "rb") as file:
             file.seek(0)
-            if not read_magic(file, name=str(self.path)):
+            if not read_magic(file, name=self._name):
                 return 0
-            return _last_end(file, name=str(self.path))
+            return _last_end(file, name=self._name)
 
     def _append(self, data: bytes) -> None:
         view = memoryview(data)
@@ -143,7 +145,7 @@ class TraceWriter:
             with contextlib.suppress(OSError):  # the reader leaves a torn record out as well
                 self._file.truncate(self.end)
             self._file.close()
-            raise TraceFileError(f"cannot write {self.path} past byte {self.end}: {error.strerror}") from None
+            raise TraceFileError(f"cannot write {self._name} past byte {self.end}: {error.strerror}") from None
         self.end += len(data)
 
 

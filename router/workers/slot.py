@@ -114,9 +114,10 @@ class Slot:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """It did not end in time."""
-        _LOG.warning("worker %d does not end: it is killed", self._place)
-        self._signal(signal.SIGKILL)
+        """End the worker at once, if it has not ended yet."""
+        if self._process is not None and self._process.returncode is None:
+            _LOG.warning("worker %d does not end: it is killed", self._place)
+            self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.returncode is None:

@@ -190,6 +190,7 @@ def test_a_redaction_needs_a_place_and_a_trace(file: Path, tmp_path: Path, capsy
         (file, file, "exists already"),
         (tmp_path / "notes", tmp_path / "b.kvtrace", "is no .kvtrace file"),
         (tmp_path / "none", tmp_path / "b.kvtrace", "No such file"),
+        (file, tmp_path / "none" / "b.kvtrace", f"cannot write {tmp_path}/none/b.kvtrace: No such file"),
     ]:
         assert run_trace(["redact", str(source), str(target)]) == 1
         error = capsys.readouterr().err
