@@ -89,6 +89,11 @@ class Link(asyncio.Protocol):
             self._pause()
             self._loop.call_soon(self._read_on)
 
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`. Little is ever sent, so this is a peer that asks and does not read the answers."""
+        self.why = ZmtpError("the peer does not read what it asked for")
+        self.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._transport = None

@@ -28,6 +28,7 @@ _GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0"
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _SHORT_HEAD, _LONG_HEAD = 2, 9
 _PEERS = {"SUB": ("PUB", "XPUB"), "DEALER": ("ROUTER", "DEALER", "REP")}
+_TTL_BYTES, _PING_BYTES = 2, 16
 _SHOWN = 80
 _CUT = None if PLAIN_ONLY else cut
 """Takes the messages that are whole and plain, and leaves the rest to the Python below, which can take them all."""
@@ -142,7 +143,7 @@ class Zmtp:
         elif name == b"ERROR" and not self.ready:
             raise ZmtpError(f"the peer refuses: {rest[1:_SHOWN]!r}")
         elif name == b"PING":
-            self._answer += _frame(_command(b"PONG", rest[2:]), _COMMAND)
+            self._answer += _frame(_command(b"PONG", rest[_TTL_BYTES:][:_PING_BYTES]), _COMMAND)
 
     def _require_peer(self, kind: str) -> None:
         if kind not in _PEERS[self._kind]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from patience import in_time, until
-from zmtp_peer import greet, greeting, listening, ready
+from zmtp_peer import greet, greeting, listening, ready, written
 
 from contract.endpoint import EndpointError
 from router.intake.link import BYTES_A_TURN, Link, reach, require_reachable
@@ -146,6 +146,23 @@ async def test_what_was_at_hand_when_the_peer_died_can_still_be_taken() -> None:
         assert link.next() is None
         link.send([b"into the void"])
         link.close()
+
+
+async def test_a_peer_that_asks_and_never_reads_is_hung_up_on() -> None:
+    """Its answers would pile up here."""
+    pings = written(b"\x04PING\x00\x00" + b"x" * 16, command=True) * 10_000
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        while True:
+            writer.write(pings)
+            await writer.drain()
+
+    async with listening(serve) as endpoint:
+        link = await reached(endpoint)
+        link.send(subscription(""))
+        await in_time(link.closed)
+        assert str(link.why) == "the peer does not read what it asked for"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -50,7 +51,9 @@ async def listening(serve: Serve, *, port: int = 0) -> AsyncIterator[str]:
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.add(asyncio.create_task(run(reader, writer)))
 
-    server = await asyncio.start_server(connected, "127.0.0.1", port)
+    bound = socket.create_server(("127.0.0.1", port))
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that what is not read is soon noticed
+    server = await asyncio.start_server(connected, sock=bound)
     try:
         yield f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
