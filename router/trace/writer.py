@@ -28,6 +28,8 @@ __all__ = ["TraceWriter"]
 _LEVEL = 3
 _SMALLEST_FRAME, _LARGEST_FRAME = 4_096, 262_144
 _FRAMES_OF_A_FILE = 8
+_REMINDERS = 4
+"""A frame holds as much as so many of its reminder, which is long in a large fleet."""
 
 
 class TraceWriter:
@@ -44,7 +46,9 @@ class TraceWriter:
         self.records = 0
         self._zstd = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=False)
         self._frame = self._zstd.compressobj()
-        self._raw = self._raw_in_frame = 0
+        self._begins_frame = True
+        self._raw = 0
+        self._room = _SMALLEST_FRAME
         self._began: float | None = None
         self._lanes: dict[int, LaneNamed] = {}
         self._joined: dict[int, StreamJoined] = {}
@@ -72,25 +76,27 @@ class TraceWriter:
         Raises:
             TraceFileError: it could not be written whole; the file ends with the record before it, and is closed.
         """
-        if self._raw_in_frame >= min(max(self._raw // _FRAMES_OF_A_FILE, _SMALLEST_FRAME), _LARGEST_FRAME):
+        if self._room <= 0:
             self._begin_frame()
-        self._pack(record)
+        self._room -= self._pack(record)
         self._remember(record)
         self.records += 1
 
     def close(self) -> None:
         """Let the file go, on the disk as far as the system can. A second call does nothing."""
         if not self._file.closed:
-            with contextlib.suppress(OSError):  # a pipe, or a disk that reports now what nobody can repair
+            with contextlib.suppress(OSError):  # a disk that reports now what nobody can repair
                 os.fsync(self._file.fileno())
             self._file.close()
 
     def _begin_frame(self) -> None:
         """End a zstd frame: what is written from here on can be read without what is before."""
-        self._frame, self._raw_in_frame = self._zstd.compressobj(), 0
+        self._frame, self._begins_frame = self._zstd.compressobj(), True
+        self._room = min(max(self._raw // _FRAMES_OF_A_FILE, _SMALLEST_FRAME), _LARGEST_FRAME)
         if self._began is not None:
             lanes, joined = list(self._lanes.values()), list(self._joined.values())
-            self._pack(Reminder(began=self._began, lanes=lanes, joined=joined))
+            reminder = self._pack(Reminder(began=self._began, lanes=lanes, joined=joined))
+            self._room = max(self._room, _REMINDERS * reminder)
 
     def _remember(self, record: Record) -> None:
         """Keep what readers must be reminded of."""
@@ -104,12 +110,14 @@ class TraceWriter:
             case StreamLeft():
                 self._joined.pop(record.lane, None)
 
-    def _pack(self, record: Record) -> None:
+    def _pack(self, record: Record) -> int:
+        """Append a record to the frame; its bytes before packing."""
         raw = encode_record(record)
         packed = self._frame.compress(raw) + self._frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
-        self._append(chunk_bytes(packed, raw_length=len(raw), begins_frame=not self._raw_in_frame))
+        self._append(chunk_bytes(packed, raw_length=len(raw), begins_frame=self._begins_frame))
+        self._begins_frame = False
         self._raw += len(raw)
-        self._raw_in_frame += len(raw)
+        return len(raw)
 
     def _open(self) -> int:
         if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
