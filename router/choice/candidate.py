@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Protocol, TypeVar, overload, runtime_checkable
@@ -22,7 +21,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Tokens are prompt tokens. ``held_tokens`` of this prompt are cached there or about to be, ``uncached_tokens`` are
     the rest; ``tiers`` says how many of the held ones lie outside the GPU. ``waiting_tokens`` and ``running_tokens``
     belong to requests sent before. ``foreign_*`` and ``cache_used`` are the engine's own account of what others sent.
-    ``cache_age`` is how long its cache keeps what nobody asks for: seconds, infinite while it has dropped nothing.
+    ``regret`` is the chance that what a prompt pushes out of its cache will be asked for again.
     ``seconds_per_token`` is its prefill speed, inverted; ``away_seconds`` what a session loses by coming here.
     """
 
@@ -36,7 +35,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     foreign_tokens: float = 0.0
     foreign_decoding: int = 0
     cache_used: float = 0.0
-    cache_age: float = math.inf
+    regret: float = 0.0
     seconds_per_token: float
     away_seconds: float = 0.0
 

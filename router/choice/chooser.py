@@ -79,7 +79,7 @@ class Chooser:
     def explain(
         self, prompt: Prompt | None, *, prompt_tokens: int, lanes: Sequence[L], now: float, session: str | None = None
     ) -> Decision[L]:
-        """What ``choose`` would return now, leaving no trace: the next choice is the same as without it."""
+        """What ``choose`` would return now, leaving no trace but what was noticed of caches: the next choice is the same."""
         chance = Random()
         chance.setstate(self._random.getstate())
         judging: Judging[L] = self._judging(prompt, prompt_tokens=prompt_tokens, now=now, session=session)
@@ -110,13 +110,10 @@ class Chooser:
             lanes.look_on(now)
         if self._index is not None and prompt is not None and chosen.width is not None:
             keys = prompt.keys(width=chosen.width, pairs=self._index.pairs(lane.handle))
-            self._residences.of(lane.handle).use(keys, width=chosen.width, holds=partial(self._there, lane), now=now)
+            there = partial(judging.there, lane)
+            self._residences.use(lane.handle, keys, width=chosen.width, holds=there, now=now)
         if self._affinity is not None and session is not None:
             self._affinity.settle(session, url=lane.url, dp_rank=lane.dp_rank, now=now)
-
-    def _there(self, lane: LaneState, key: int) -> bool:
-        assert self._index is not None, "asked only of what events tell"
-        return self._index.holds(lane.handle, key) or key in lane.recent
 
     def _decide(self, judging: Judging[L], asked: Sequence[L], policy: Policy, chance: Random) -> _Verdict[L]:
         now, everyone = judging.now, len(asked)

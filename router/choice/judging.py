@@ -6,8 +6,8 @@ the rest. Without an index the memory of what was sent is all there is, and coun
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 from router.choice.candidate import Candidate
@@ -58,28 +58,36 @@ class Judging(Generic[L]):
         if self._index is None:
             return self._by_memory(self.prompt, lane)
         width, match = lane.width, self._index.held(lane.handle, self.holdings)
-        held = match.tokens
-        if held and lane.load.queued_tokens:
-            held = int(held * self._lasts(lane, self._index))
-        key = None if width is None else self.key_beyond(held, width=width)
-        if width is not None and key is not None and key in lane.recent:
-            keys = self.prompt.keys(width=width)
-            held = max(held, lane.recent.match(keys, width=width, now=self.now, known=held))
+        held = match.tokens if width is None else self._coming(self.prompt, lane, self._index, match.tokens, width)
         return Sight(width, match, held)
+
+    def _coming(self, prompt: Prompt, lane: L, index: BlockIndex, held: int, width: int) -> int:
+        """Leading tokens that will be there when all that waits there has been brought, of those held there now.
+
+        Where others send too, nobody here knows what will be dropped next: any prefix then loses its share.
+        """
+        shared, residence = lane.load.is_shared(self.now), self._residences.of(lane.handle, width=width)
+        if shared and held and residence is not None and residence.is_full:
+            room = index.gpu_tokens(lane.handle)
+            held = int(held * max(1.0 - lane.load.queued_tokens / room, 0.0)) if room else held
+        key = self.key_beyond(held, width=width)
+        if key is not None and key in lane.recent:
+            held = max(held, lane.recent.match(prompt.keys(width=width), width=width, now=self.now, known=held))
+        if shared or not held or residence is None:
+            return held
+        residence.foresee(lane.load.tokens_behind, holds=partial(self.there, lane), now=self.now)
+        return residence.staying(prompt.keys(width=width, pairs=index.pairs(lane.handle)), held)
+
+    def there(self, lane: L, key: int) -> bool:
+        """Whether a block is held there, or on its way."""
+        assert self._index is not None, "asked only of what events tell"
+        return self._index.holds(lane.handle, key) or key in lane.recent
 
     def _by_memory(self, prompt: Prompt, lane: L) -> Sight:
         """A lane's width may be unknown without events; any will do then, since nobody else's keys are compared."""
         width = lane.width or MARK_TOKENS
         held = lane.recent.match(prompt.keys(width=width), width=width, now=self.now)
         return Sight(width, Match(held, {"GPU": held} if held else {}), held)
-
-    def _lasts(self, lane: L, index: BlockIndex) -> float:
-        """The share of what is held that what waits will leave: it brings as many tokens as it has uncached, and a full
-        cache drops as many for them."""
-        if math.isinf(self._residences.age(lane.handle, self.now)):
-            return 1.0
-        room = index.gpu_tokens(lane.handle)
-        return max(1.0 - lane.load.queued_tokens / room, 0.0) if room else 1.0
 
     def key_beyond(self, held: int, *, width: int) -> int | None:
         """The key at the first mark beyond so many tokens, if the prompt reaches so far."""
@@ -109,7 +117,7 @@ class Judging(Generic[L]):
             foreign_tokens=surplus.tokens,
             foreign_decoding=surplus.decoding,
             cache_used=surplus.cache_used,
-            cache_age=self._residences.age(lane.handle, now),
+            regret=self._residences.regret(lane.handle, now),
             seconds_per_token=pace,
             away_seconds=self._away(lane) if self._home is not None else 0.0,
         )

@@ -9,15 +9,15 @@ The sum estimates the time to first token there and adds what the choice costs o
 - ``behind``: what these tokens delay those that come after. A server with a backlog of u seconds that gets x more keeps
   its later requests waiting ``rate / (1 - busy) * x * (u + x / 2)`` seconds longer altogether: the first policy
   iteration step of size-aware dispatching to first-come-first-served servers (Hyytia, Penttinen, Aalto, 2012);
-- ``work``: each second of prefill is a second in which no other work gets done, and as a rule it makes a copy that
-  nobody will use. So it costs ``WORK_PRICE`` more, and ``COPY_PRICE`` on top of that, which falls with the heat of the
-  prefix: one that others ask for too is worth having in more places;
-- ``room``: a prompt pushes out as much as it brings. That is worth the more the younger it is, so the price of each
-  token rises from nothing, where the cache has room or keeps things longest, to ``ROOM_PRICE``;
+- ``work``: a second of prefill is a second in which no other work gets done, and as a rule it makes a copy that nobody
+  will use. So it costs ``WORK_PRICE`` more, and ``LOAD_PRICE`` for each busy second that comes with a free one, as far
+  as one; beyond that the queues say the rest;
+- ``room``: a prompt pushes out as much as it brings. Whoever asks for that again has it computed once more and pushes
+  out as much in turn: ``ROOM_PRICE``, times the chance that somebody does. Where nothing is dropped there is none;
 - ``decode``: running answers slow each step, and slow down with it;
 - ``crowded``: an almost full cache makes a new request wait for another one's end;
-- ``spread``: a hot prefix gets another copy even where no queue asks for one. Holding it counts less and less up to
-  ``SPREAD_REQUESTS`` recent requests for each lane that holds it; the next copy gives that back;
+- ``spread``: a hot prefix gets another copy even where no queue asks for one. After ``SPREAD_REQUESTS`` recent requests
+  for each lane that holds it, holding it counts for nothing, until there is one holder more;
 - ``affinity``: the request's session was elsewhere last.
 
 Others' seconds are counted at the fleet's mean speed: a slow replica's second is worth less, as less can be done in it.
@@ -38,10 +38,10 @@ from router.choice.load import LaneLoad
 __all__ = ["KvAware"]
 
 WORK_PRICE = 1.0
-COPY_PRICE = 3.0
-ROOM_PRICE = 3.0
-"""Seconds of waiting that saving a second of prefill is worth: always, where nobody else will use what it computes, and
-where the cache is shortest of room."""
+LOAD_PRICE = 4.0
+ROOM_PRICE = 2.0
+"""Seconds of waiting that saving a second of prefill is worth: always; more, the busier the fleet is, up to half; and
+where all that a cache drops will be asked for again."""
 
 DECODE_SECONDS = 0.002
 """What one running decode delays a new prompt by: about one shared step of a small batch."""
@@ -49,9 +49,9 @@ DECODE_SECONDS = 0.002
 MAX_BUSY = 0.8
 """Busy shares above this count as this: the backlogs already say the rest, and the price must stay finite."""
 
-TIE_SHARE = 0.02
+TIE_SHARE = 0.04
 TIE_SECONDS = 0.0002
-"""Costs this close to the lowest are equal: nothing here is known better than that."""
+"""Of the time to first token at the lowest cost: costs so close to it are equal, for no time is known better."""
 
 LOAD_BACK_SHARE: Mapping[str, float] = {"GPU": 0.0, "CPU": 0.1, "DISK": 0.5}
 OTHER_TIER_SHARE = 0.5
@@ -63,7 +63,6 @@ CROWDED_SECONDS = 1.0
 """Wait at a cache that is full of running requests; it rises to that from ``CROWDED_FROM`` on."""
 
 SPREAD_REQUESTS = 24.0
-SPREAD_STEEPNESS = 8
 HOLDER_SHARE = 0.9
 """Lanes with this share of the deepest match hold the same prefix."""
 
@@ -81,32 +80,36 @@ TERMS = (
     "spread",
     "affinity",
 )
+TIMES = 4
+"""The first so many are the time to first token of a prompt whose cached tokens are all on the GPU."""
 
 
 class _Prices(msgspec.Struct, frozen=True):
     """What others pay for each token that is computed, in seconds; ``behind`` also for each second of backlog.
 
-    ``longest`` is the greatest cache age, ``hot`` how many tokens of the deepest match count as if nobody held them.
+    ``room`` is that of a cache of which all will be asked for again. ``hot`` is how many tokens of the deepest match
+    count as if nobody held them.
     """
 
     behind: float
     work: float
     room: float
-    longest: float
-    hot: float
+    hot: int
 
 
 class KvAware:
     """Lowest cost in seconds; among near-equal costs the lane with the fewest requests, then chance."""
 
-    cut = Cut(at_most=16, burden=LaneLoad.waiting_tokens, uncached_weight=1.0 + WORK_PRICE + COPY_PRICE)
+    cut = Cut(at_most=16, burden=LaneLoad.waiting_tokens, uncached_weight=1.0 + WORK_PRICE + LOAD_PRICE)
 
     def choose(self, candidates: Sequence[Candidate], *, around: Circumstances, random: Random) -> Choice:
         """See the module."""
         candidates = list(candidates)
         prices = _prices(candidates, around)
-        costs = [sum(_terms(candidate, prices)) for candidate in candidates]
-        limit = min(costs) * (1.0 + TIE_SHARE) + TIE_SECONDS
+        terms = [_terms(candidate, prices) for candidate in candidates]
+        costs = [sum(each) for each in terms]
+        lowest = min(costs)
+        limit = lowest + TIE_SHARE * sum(terms[costs.index(lowest)][:TIMES]) + TIE_SECONDS
         near = [place for place, cost in enumerate(costs) if cost <= limit]
         chosen = near[0] if len(near) == 1 else least(near, lambda place: candidates[place].in_flight, random)
         return Choice(chosen, Lazily(len(candidates), lambda place: _score(candidates[place], prices)))
@@ -124,7 +127,7 @@ def _terms(lane: Candidate, prices: _Prices) -> tuple[float, ...]:
     elsewhere = lane.foreign_tokens * pace + lane.foreign_decoding * DECODE_SECONDS
     backlog = queue + running + elsewhere
     computing = _computing(lane, tokens, backlog, prices)
-    hot = min(prices.hot, lane.held_tokens) if prices.hot else 0.0
+    hot = min(prices.hot, lane.held_tokens) if prices.hot else 0
     return (
         queue,
         running,
@@ -142,8 +145,8 @@ def _terms(lane: Candidate, prices: _Prices) -> tuple[float, ...]:
 def _computing(lane: Candidate, tokens: float, backlog: float, prices: _Prices) -> tuple[float, float, float, float]:
     """What so many tokens cost where so many seconds of work wait: prefill, behind, work, room."""
     seconds = tokens * lane.seconds_per_token
-    short = 1.0 - lane.cache_age / prices.longest if lane.cache_age < prices.longest else 0.0
-    return seconds, tokens * prices.behind * (backlog + seconds / 2), tokens * prices.work, tokens * prices.room * short
+    behind = tokens * prices.behind * (backlog + seconds / 2)
+    return seconds, behind, tokens * prices.work, tokens * prices.room * lane.regret
 
 
 def _prices(candidates: Sequence[Candidate], around: Circumstances) -> _Prices:
@@ -151,9 +154,8 @@ def _prices(candidates: Sequence[Candidate], around: Circumstances) -> _Prices:
     busy = min(max(around.busy, 0.0), MAX_BUSY)
     return _Prices(
         behind=pace * around.rate / (1.0 - busy),
-        work=pace * (WORK_PRICE + COPY_PRICE / (1.0 + around.heat)),
+        work=pace * (WORK_PRICE + LOAD_PRICE * min(busy / (1.0 - busy), 1.0)),
         room=pace * ROOM_PRICE,
-        longest=max(candidate.cache_age for candidate in candidates),
         hot=_hot_tokens(candidates, around.heat),
     )
 
@@ -171,10 +173,10 @@ def _crowding(used: float) -> float:
     return CROWDED_SECONDS * min((used - CROWDED_FROM) / (1.0 - CROWDED_FROM), 1.0)
 
 
-def _hot_tokens(candidates: Sequence[Candidate], heat: float) -> float:
+def _hot_tokens(candidates: Sequence[Candidate], heat: float) -> int:
     """Tokens of the deepest match that count as if nobody held them: all of them once its prefix is hot enough."""
-    if heat <= 1.0:
-        return 0.0
+    if heat < SPREAD_REQUESTS:
+        return 0
     deepest = max(candidate.held_tokens for candidate in candidates)
     holders = sum(candidate.held_tokens >= HOLDER_SHARE * deepest for candidate in candidates)
-    return deepest * min(heat / (SPREAD_REQUESTS * holders), 1.0) ** SPREAD_STEEPNESS
+    return deepest if heat >= SPREAD_REQUESTS * holders else 0

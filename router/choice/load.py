@@ -19,6 +19,9 @@ MIN_BUSY_WINDOW = 5.0
 FRESH_SECONDS = 2.0
 """An engine's account older than this says nothing any more."""
 
+SHARED_SECONDS = 60.0
+"""A lane where nobody else's request was seen for so long is taken for ours alone."""
+
 MOST_PROGRESS = 0.9
 """Of a prompt without a first token, at least a tenth is still to be computed, however long it has been running."""
 
@@ -70,7 +73,7 @@ class LaneLoad:
         self._freed_at = 0.0
         self._mean_tokens = 0.0
         self._surplus = _NO_SURPLUS
-        self._reported_at = -math.inf
+        self._reported_at = self._strangers_at = -math.inf
         self._listeners: list[Callable[[LaneLoad], object]] = []
 
     def tell(self, listener: Callable[[LaneLoad], object]) -> None:
@@ -110,6 +113,16 @@ class LaneLoad:
         done = min(elapsed / pace, MOST_PROGRESS * head.tokens)
         return Backlog(self.queued_tokens - head.tokens, head.tokens - done)
 
+    @property
+    def tokens_behind(self) -> int:
+        """Uncached prompt tokens of those that wait behind the request that came first."""
+        head = next(iter(self._line), None)
+        return 0 if head is None else self.queued_tokens - head.tokens
+
+    def is_shared(self, now: float) -> bool:
+        """Whether the engine has lately told of requests that did not come through here."""
+        return now - self._strangers_at <= SHARED_SECONDS
+
     def waiting_tokens(self, now: float) -> float:
         """Uncached prompt tokens without a first token yet, whoever sent them."""
         if self._surplus is _NO_SURPLUS:
@@ -126,6 +139,8 @@ class LaneLoad:
             tokens = float(max(load.waiting_tokens - self.queued_tokens, 0))
         self._surplus = Surplus(tokens, strangers - waiting, load.cache_used or 0.0)
         self._reported_at = now
+        if strangers:
+            self._strangers_at = now
         self._changed()
 
     def surplus(self, now: float) -> Surplus:
@@ -169,7 +184,7 @@ class Booking:
 class BusyShare:
     """Share of the fleet's prefill time that is taken, averaged over about a minute, and how many requests take it.
 
-    Times are handed in.
+    Only work that came through here is known. Times are handed in.
     """
 
     def __init__(self, *, now: float) -> None:

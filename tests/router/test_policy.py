@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from router.choice.candidate import Candidate, Circumstances
-from router.choice.kv_cost import COPY_PRICE, LOAD_BACK_SHARE, MAX_BUSY, ROOM_PRICE, SPREAD_REQUESTS, WORK_PRICE
+from router.choice.kv_cost import LOAD_BACK_SHARE, LOAD_PRICE, MAX_BUSY, ROOM_PRICE, SPREAD_REQUESTS, WORK_PRICE
 from router.choice.policy import POLICIES
 
 
@@ -54,10 +54,10 @@ def test_a_cost_is_the_sum_of_its_named_terms() -> None:
         foreign_tokens=50,
         foreign_decoding=10,
         cache_used=0.95,
-        cache_age=30.0,
+        regret=0.4,
         away_seconds=0.5,
     )
-    found = terms(candidate, lane(cache_age=120.0), busy=0.5, rate=2.0)
+    found = terms(candidate, lane(), busy=0.5, rate=2.0)
     assert found == {
         "queue": pytest.approx(0.07),
         "running": pytest.approx(0.01),
@@ -65,8 +65,8 @@ def test_a_cost_is_the_sum_of_its_named_terms() -> None:
         "prefill": pytest.approx(0.03),
         "load_back": pytest.approx(0.005),
         "behind": pytest.approx(2.0 / 0.5 * 0.03 * (0.07 + 0.01 + 0.025 + 0.03 / 2)),
-        "work": pytest.approx((WORK_PRICE + COPY_PRICE) * 0.03),
-        "room": pytest.approx(ROOM_PRICE * 0.03 * (1 - 30 / 120)),
+        "work": pytest.approx((WORK_PRICE + LOAD_PRICE) * 0.03),
+        "room": pytest.approx(ROOM_PRICE * 0.03 * 0.4),
         "decode": pytest.approx(0.006),
         "crowded": pytest.approx(0.5),
         "spread": 0.0,
@@ -117,22 +117,23 @@ def test_work_behind_a_backlog_delays_more_than_work_on_an_idle_lane() -> None:
     assert terms(busy, idle, rate=1.0)["behind"] == pytest.approx(9 * terms(idle, busy, rate=1.0)["behind"])
 
 
-def test_a_copy_that_others_ask_for_is_cheap_and_one_that_nobody_does_is_not() -> None:
-    """A prefix with heat: another lane may take it as soon as the holder has a queue."""
-    loaded, cold = holder(900, waiting_tokens=2500), lane()
-    assert choose("kv", loaded, cold, heat=0.0) == 0
-    assert choose("kv", loaded, cold, heat=9.0) == 1
+def test_saved_work_is_worth_the_more_the_busier_the_fleet_is_up_to_half() -> None:
+    prices = [terms(lane(), busy=busy)["work"] / 0.1 for busy in (0.0, 0.2, 0.5, 1.0)]
+    assert prices == pytest.approx([WORK_PRICE, WORK_PRICE + LOAD_PRICE / 4, *[WORK_PRICE + LOAD_PRICE] * 2])
+    loaded, idle = holder(900, waiting_tokens=3000), lane()
+    assert choose("kv", loaded, idle, busy=0.1) == 1
+    assert choose("kv", loaded, idle, busy=0.5) == 0
 
 
-def test_what_nobody_holds_goes_where_the_cache_keeps_things_longest() -> None:
+def test_what_nobody_holds_goes_where_least_that_is_dropped_will_be_asked_for_again() -> None:
     """Between idle lanes; and it is no reason to leave a holder, or to wait longer than the room is worth."""
-    crowded, roomy, fresh = lane(cache_age=20.0), lane(cache_age=300.0), lane()
+    crowded, roomy, fresh = lane(regret=0.9), lane(regret=0.3), lane()
     assert choose("kv", crowded, roomy) == 1
     assert choose("kv", crowded, roomy, fresh) == 2
-    assert choose("kv", holder(800, cache_age=20.0), fresh) == 0
-    assert choose("kv", crowded, lane(waiting_tokens=2500, in_flight=1)) == 1
-    assert choose("kv", crowded, lane(waiting_tokens=3500, in_flight=1)) == 0
-    assert terms(roomy, crowded)["room"] == terms(fresh, crowded)["room"] == 0.0
+    assert choose("kv", holder(800, regret=1.0), fresh) == 0
+    assert choose("kv", crowded, lane(waiting_tokens=1500, in_flight=1)) == 1
+    assert choose("kv", crowded, lane(waiting_tokens=2000, in_flight=1)) == 0
+    assert terms(fresh, crowded)["room"] == 0.0
 
 
 def test_a_cold_request_goes_to_the_idle_lane_however_small_its_cache() -> None:
@@ -147,8 +148,8 @@ def test_the_holder_of_the_prefix_wins_over_an_equally_light_lane() -> None:
 
 
 def test_a_holder_with_a_long_queue_loses_to_an_idle_lane() -> None:
-    assert choose("kv", holder(900, waiting_tokens=4000), lane()) == 0
-    assert choose("kv", holder(900, waiting_tokens=5000), lane()) == 1
+    assert choose("kv", holder(900, waiting_tokens=1500), lane()) == 0
+    assert choose("kv", holder(900, waiting_tokens=2000), lane()) == 1
 
 
 def test_under_load_a_hit_is_worth_a_longer_queue() -> None:

@@ -1,17 +1,20 @@
-"""How long caches keep things, and what that and a queue say of what a lane will hold."""
+"""How long caches keep things, what that and a queue say of what a lane will hold, and what is asked for again."""
 
 from __future__ import annotations
 
 import math
 from random import Random
 
+import pytest
+
 from contract.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
 from contract.hashing import block_keys
 from router.choice.candidate import Lazily
 from router.choice.chooser import Chooser, Decision
-from router.choice.load import LaneLoad
+from router.choice.load import EngineLoad, LaneLoad
 from router.choice.policy import POLICIES, memory_of
-from router.choice.residence import MAX_LANES, MAX_SAMPLES, SAMPLE_TOKENS, YOUNG_SECONDS, Residence, Residences
+from router.choice.recurrence import MAX_KEYS, MAX_KEYS_OF_ONE, SAMPLE_TOKENS, Recurrence
+from router.choice.residence import MAX_LANES, MAX_SAMPLES, YOUNG_SECONDS, Residence, Residences
 from router.choice.speed import FleetSpeed, ReplicaSpeed
 from router.intake.index import BlockIndex
 from router.prompt import Prompt
@@ -20,39 +23,77 @@ WIDTH = 512
 
 
 def use(residence: Residence, keys: list[int], held: set[int], *, now: float) -> None:
-    residence.use(keys, width=WIDTH, holds=held.__contains__, now=now)
+    residence.use(keys, holds=held.__contains__, now=now)
 
 
-def test_a_cache_is_as_old_as_the_oldest_sample_that_it_still_holds() -> None:
-    residence = Residence()
+def test_a_cache_keeps_things_as_long_as_what_it_dropped_last_had_been_unused() -> None:
+    residence = Residence(WIDTH)
     use(residence, [1, 2], {1, 2}, now=100.0)
-    use(residence, [3, 4], {2, 4}, now=150.0)
-    assert residence.age(200.0) == math.inf, "nothing was dropped yet"
-    use(residence, [5, 6], {4, 6}, now=200.0)
-    assert residence.age(200.0) == 50.0
-    use(residence, [3, 4], {4, 6}, now=260.0)
-    assert residence.age(260.0) == 60.0, "what is used again is young again"
+    use(residence, [3, 4], {1, 2, 3, 4}, now=150.0)
+    assert (residence.is_full, residence.age(200.0)) == (False, math.inf), "nothing was dropped yet"
+    use(residence, [5, 6], {1, 3, 4, 5, 6}, now=200.0)
+    assert (residence.is_full, residence.age(200.0)) == (True, 100.0), "a prompt's end goes before its begin"
+    use(residence, [1], {1, 3, 4, 5, 6}, now=210.0)
+    use(residence, [7], {1, 5, 6, 7}, now=260.0)
+    assert residence.age(260.0) == 110.0, "1 was used again, so it is not the oldest any more"
 
 
 def test_what_was_only_just_sent_is_not_taken_for_dropped() -> None:
-    residence = Residence()
+    residence = Residence(WIDTH)
     use(residence, [1, 2], set(), now=100.0)
     use(residence, [3, 4], set(), now=100.0 + YOUNG_SECONDS / 2)
-    assert residence.age(100.0 + YOUNG_SECONDS / 2) == math.inf
+    assert not residence.is_full
     use(residence, [5, 6], set(), now=101.0 + YOUNG_SECONDS)
-    assert residence.age(101.0 + YOUNG_SECONDS) < YOUNG_SECONDS
+    assert residence.age(101.0 + YOUNG_SECONDS) == 1.0 + YOUNG_SECONDS
 
 
-def test_samples_and_lanes_are_bounded() -> None:
-    residence, residences = Residence(), Residences()
-    for start in range(0, 4 * MAX_SAMPLES, 100):
-        use(residence, list(range(start, start + 100)), set(range(10**6)), now=float(start))
-    assert len(residence) == MAX_SAMPLES
-    first = residences.of(-1)
-    for lane in range(MAX_LANES):
-        residences.of(lane)
-    assert residences.of(-1) is not first
-    assert residences.age(12345678, 0.0) == math.inf
+def test_what_waits_dooms_what_was_unused_longest_and_spares_it_when_it_waits_no_more() -> None:
+    residence, held = Residence(WIDTH), {*range(1, 9)}
+    use(residence, [0], {0}, now=50.0)
+    use(residence, [1, 2, 3, 4], held, now=100.0)  # 0 is gone: the cache is full
+    use(residence, [5, 6, 7, 8], held, now=200.0)
+
+    def staying(waiting: int) -> list[int]:
+        residence.foresee(waiting * WIDTH, holds=held.__contains__, now=300.0)
+        return [residence.staying(keys, 4 * WIDTH) // WIDTH for keys in ([1, 2, 3, 4], [5, 6, 7, 8], [91, 92, 93, 94])]
+
+    assert staying(0) == [4, 4, 4]
+    assert staying(3) == [1, 4, 4], "the older prompt loses its end; of what others sent nothing is known"
+    assert staying(6) == [0, 2, 4]
+    assert staying(1) == [3, 4, 4]
+    use(residence, [1, 2, 3, 4], held, now=310.0)
+    assert staying(3) == [4, 1, 4], "used again, and so the younger one"
+
+
+def test_samples_grow_coarse_and_lanes_are_bounded() -> None:
+    residence, residences = Residence(WIDTH), Residences()
+    everything = range(4 * MAX_SAMPLES)
+    for start in range(0, len(everything), 64):
+        use(residence, list(everything[start : start + 64]), {*everything}, now=float(start))
+        assert len(residence) <= MAX_SAMPLES
+    assert len(residence) >= MAX_SAMPLES // 2, "every eighth is left, and tells as much of a cache so large"
+    for lane in range(MAX_LANES + 1):
+        residences.use(lane, [lane], width=WIDTH, holds={lane}.__contains__, now=0.0)
+    assert len(residences) == MAX_LANES
+    assert residences.of(0, width=WIDTH) is None
+    assert residences.of(1, width=WIDTH) is not None
+    assert residences.of(1, width=2 * WIDTH) is None, "its width is another one now, and so are its keys"
+
+
+def test_the_longer_something_lies_unused_the_less_likely_it_is_asked_for_again() -> None:
+    recurrence, prompt = Recurrence(), list(range(8))
+    assert recurrence.chance(0.0) == 0.0, "nothing was ever asked for again"
+    for turn in range(5):
+        recurrence.asked([*prompt, 100 + turn, 200 + turn], width=WIDTH, now=20.0 * turn)
+    chances = [recurrence.chance(idle) for idle in (0.0, 20.0, 180.0, math.inf)]
+    assert chances == pytest.approx([1.0, 0.5, 0.1, 0.0])
+
+
+def test_keys_that_were_asked_for_are_bounded() -> None:
+    recurrence = Recurrence()
+    for start in range(0, 2 * MAX_KEYS, MAX_KEYS_OF_ONE):
+        recurrence.asked(range(start, start + MAX_KEYS_OF_ONE + 500), width=1024, now=float(start))
+    assert len(recurrence) == MAX_KEYS
 
 
 class Lane:
@@ -114,14 +155,23 @@ def full_lane(scene: Scene, kept: list[int]) -> Lane:
 
 
 def test_what_waits_at_a_full_lane_pushes_out_what_it_holds() -> None:
-    """Half of a cache's tokens wait there uncached: half of what it holds will stay until the prompt's turn."""
+    """Half of a cache's tokens wait there uncached, behind another request: the begin of what it holds will stay."""
     scene, kept = Scene(1), tokens(8 * WIDTH, seed=1)
     lane = full_lane(scene, kept)
     assert scene.choose([*kept, 1]).chosen.uncached_tokens == 1
-    lane.load.book(4 * WIDTH, now=scene.now)
+    for waiting in (10, 4 * WIDTH):
+        lane.load.book(waiting, now=scene.now)
     judged = scene.choose([*kept, 1]).chosen
     assert judged.uncached_tokens == 1 + 4 * WIDTH
     assert (judged.matched_tokens, judged.pending_tokens) == (8 * WIDTH, 0), "the prediction is what is held now"
+
+
+def test_where_others_send_too_any_prefix_loses_its_share() -> None:
+    scene, kept = Scene(1), tokens(8 * WIDTH, seed=1)
+    lane = full_lane(scene, kept)
+    lane.load.report(EngineLoad(running=1, waiting=0), now=scene.now)
+    lane.load.book(2 * WIDTH, now=scene.now)
+    assert scene.choose([*kept, 1]).chosen.uncached_tokens == 1 + 2 * WIDTH, "a quarter of what it holds"
 
 
 def test_a_cache_that_has_dropped_nothing_has_room_for_what_waits() -> None:
@@ -132,8 +182,11 @@ def test_a_cache_that_has_dropped_nothing_has_room_for_what_waits() -> None:
 
 
 def test_between_idle_lanes_the_one_that_keeps_things_longest_is_chosen() -> None:
-    scene = Scene(2)
-    full_lane(scene, tokens(8 * WIDTH, seed=1))
+    """As soon as prompts were seen to come again; before that, room is worth nothing."""
+    scene, kept = Scene(2), tokens(8 * WIDTH, seed=1)
+    lane = full_lane(scene, kept)
+    scene.now += 20.0
+    scene.choose([*kept, 1], [lane])
     assert {scene.choose(tokens(3000, seed=number)).chosen.lane.url for number in range(10, 20)} == {"http://replica-1"}
 
 
