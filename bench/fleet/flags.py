@@ -13,7 +13,7 @@ import msgspec
 from bench.flag_values import above, at_least, between
 from bench.fleet.plan import FleetPlan
 from bench.fleet.policies.registry import ENTRIES, SHOWN
-from bench.workloads.generated import Shape
+from bench.workloads.generated import SHAPES, Shape
 
 __all__ = ["add_flags", "plan_of"]
 
@@ -33,7 +33,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="of recorded texts: tokenizer.json, or its folder (default: 4 bytes)",
     )
     source.add_argument(
-        "--shape", type=_shape, default=Shape(), metavar="JSON", help="of made-up requests: '{\"requests\": 100000}'"
+        "--shape",
+        type=_shape,
+        default=Shape(),
+        metavar="JSON",
+        help="of made-up requests: '{\"requests\": 100000}', or coding",
     )
     source.add_argument(
         "--hasten", type=above(0.0), default=1.0, metavar="N", help="times as fast as recorded (default: 1)"
@@ -87,6 +91,8 @@ def _speeds(text: str) -> tuple[float, ...]:
 
 
 def _shape(text: str) -> Shape:
+    if text in SHAPES:
+        return SHAPES[text]
     try:
         return msgspec.json.decode(text, type=Shape)
     except msgspec.MsgspecError as error:

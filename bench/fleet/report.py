@@ -46,22 +46,23 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """One figure of an outcome; ``heading`` and ``shown`` are for the table."""
+    """One figure of an outcome; ``heading`` and ``shown`` are for the table, and so is half of what runs differ by."""
 
     name: str
     unit: str
     heading: str
     shown: str
     value: Callable[[Outcome, Comparison], float]
+    spread: bool = False
 
 
 METRICS = (
     Metric("token_hit_rate", "share", "token hits", ".3f", lambda out, _: out.hits.token_rate),
     Metric("share_of_ceiling", "share", "of ceiling", ".3f", lambda out, of: _share(out, of.ceiling)),
-    Metric("block_hit_rate", "share", "block hits", ".3f", lambda out, _: out.hits.block_rate),
+    Metric("block_hit_rate", "share", "block hits", ".3f", lambda out, _: out.hits.block_rate, True),
     Metric("predicted_hit_rate", "share", "predicted", ".3f", lambda out, _: out.predicted_tokens / out.hits.tokens),
     Metric("work_imbalance", "ratio", "imbalance", ".2f", lambda out, _: out.imbalance),
-    Metric("ttft_mean_prefills", "ratio", "TTFT/prefill", ".3f", lambda out, of: out.ttft_mean / of.mean_prefill),
+    Metric("ttft_mean_prefills", "ratio", "TTFT/prefill", ".3f", lambda out, of: out.ttft_mean / of.mean_prefill, True),
     Metric("ttft_mean", "s", "TTFT mean", ".3f", lambda out, _: out.ttft_mean),
     Metric("ttft_p50", "s", "p50", ".3f", lambda out, _: quantile(out.ordered_ttfts, 0.5)),
     Metric("ttft_p90", "s", "p90", ".2f", lambda out, _: quantile(out.ordered_ttfts, 0.9)),
@@ -101,7 +102,9 @@ def table(of: Comparison) -> Table:
 
 
 def _cell(metric: Metric, outcomes: Sequence[Outcome], of: Comparison) -> str:
-    return f"{median(metric.value(outcome, of) for outcome in outcomes):{metric.shown}}"
+    values = [metric.value(outcome, of) for outcome in outcomes]
+    spread = f" ±{(max(values) - min(values)) / 2:{metric.shown}}" if metric.spread and len(values) > 1 else ""
+    return f"{median(values):{metric.shown}}{spread}"
 
 
 def _share(outcome: Outcome, ceiling: Hits) -> float:

@@ -7,7 +7,7 @@ and pauses from exponential ones, as recorded chats roughly are. One seed makes 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate, islice
 from random import Random
 from typing import Annotated
@@ -18,7 +18,7 @@ from bench.workloads.blocks import MAX_ID
 from bench.workloads.request import Ask
 from bench.workloads.tempo import Turn, timed
 
-__all__ = ["Shape", "generate"]
+__all__ = ["SHAPES", "Shape", "generate"]
 
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -40,6 +40,22 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     spread: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     pause: _Positive = 30.0
     session_gap: _Positive = 1.0
+
+
+CODING = Shape(
+    requests=5_000,
+    block_tokens=512,
+    roots=8,
+    root_tokens=20_480,
+    turns=30,
+    turn_tokens=1_500,
+    answer_tokens=500,
+    pause=15.0,
+    session_gap=20.0,
+)
+"""Coding agents: few kinds of long tool definitions, and sessions that grow to half a million tokens."""
+
+SHAPES: Mapping[str, Shape] = {"coding": CODING}
 
 
 def generate(shape: Shape, *, seed: int) -> Iterator[Ask]:

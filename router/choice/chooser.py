@@ -79,7 +79,7 @@ class Chooser:
     def explain(
         self, prompt: Prompt | None, *, prompt_tokens: int, lanes: Sequence[L], now: float, session: str | None = None
     ) -> Decision[L]:
-        """What ``choose`` would return now, leaving no trace but what was noticed of caches: the next choice is the same."""
+        """What ``choose`` would return now. But for what is noticed of caches it leaves no trace."""
         chance = Random()
         chance.setstate(self._random.getstate())
         judging: Judging[L] = self._judging(prompt, prompt_tokens=prompt_tokens, now=now, session=session)

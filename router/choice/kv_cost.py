@@ -35,7 +35,7 @@ from router.choice.candidate import Candidate, Choice, Circumstances, Lazily, Sc
 from router.choice.cut import Cut
 from router.choice.load import LaneLoad
 
-__all__ = ["KvAware"]
+__all__ = ["TERMS", "KvAware", "Prices"]
 
 WORK_PRICE = 1.0
 LOAD_PRICE = 4.0
@@ -84,7 +84,7 @@ TIMES = 4
 """The first so many are the time to first token of a prompt whose cached tokens are all on the GPU."""
 
 
-class _Prices(msgspec.Struct, frozen=True):
+class Prices(msgspec.Struct, frozen=True):
     """What others pay for each token that is computed, in seconds; ``behind`` also for each second of backlog.
 
     ``room`` is that of a cache of which all will be asked for again. ``hot`` is how many tokens of the deepest match
@@ -106,22 +106,24 @@ class KvAware:
         """See the module."""
         candidates = list(candidates)
         prices = _prices(candidates, around)
-        terms = [_terms(candidate, prices) for candidate in candidates]
+        terms = [self.terms(candidate, prices) for candidate in candidates]
         costs = [sum(each) for each in terms]
         lowest = min(costs)
         limit = lowest + TIE_SHARE * sum(terms[costs.index(lowest)][:TIMES]) + TIE_SECONDS
         near = [place for place, cost in enumerate(costs) if cost <= limit]
         chosen = near[0] if len(near) == 1 else least(near, lambda place: candidates[place].in_flight, random)
-        return Choice(chosen, Lazily(len(candidates), lambda place: _score(candidates[place], prices)))
+        return Choice(chosen, Lazily(len(candidates), lambda place: _score(terms[place])))
+
+    def terms(self, lane: Candidate, prices: Prices) -> tuple[float, ...]:
+        """What it costs to send a prompt there: seconds, in the order of ``TERMS``."""
+        return _terms(lane, prices)
 
 
-def _score(lane: Candidate, prices: _Prices) -> Score:
-    terms = _terms(lane, prices)
+def _score(terms: Sequence[float]) -> Score:
     return Score(sum(terms), dict(zip(TERMS, terms, strict=True)))
 
 
-def _terms(lane: Candidate, prices: _Prices) -> tuple[float, ...]:
-    """Seconds, in the order of ``TERMS``."""
+def _terms(lane: Candidate, prices: Prices) -> tuple[float, ...]:
     pace, tokens = lane.seconds_per_token, lane.uncached_tokens
     queue, running = lane.waiting_tokens * pace, lane.running_tokens * pace
     elsewhere = lane.foreign_tokens * pace + lane.foreign_decoding * DECODE_SECONDS
@@ -142,17 +144,17 @@ def _terms(lane: Candidate, prices: _Prices) -> tuple[float, ...]:
     )
 
 
-def _computing(lane: Candidate, tokens: float, backlog: float, prices: _Prices) -> tuple[float, float, float, float]:
+def _computing(lane: Candidate, tokens: float, backlog: float, prices: Prices) -> tuple[float, float, float, float]:
     """What so many tokens cost where so many seconds of work wait: prefill, behind, work, room."""
     seconds = tokens * lane.seconds_per_token
     behind = tokens * prices.behind * (backlog + seconds / 2)
     return seconds, behind, tokens * prices.work, tokens * prices.room * lane.regret
 
 
-def _prices(candidates: Sequence[Candidate], around: Circumstances) -> _Prices:
+def _prices(candidates: Sequence[Candidate], around: Circumstances) -> Prices:
     pace = _fleet_pace(candidates)
     busy = min(max(around.busy, 0.0), MAX_BUSY)
-    return _Prices(
+    return Prices(
         behind=pace * around.rate / (1.0 - busy),
         work=pace * (WORK_PRICE + LOAD_PRICE * min(busy / (1.0 - busy), 1.0)),
         room=pace * ROOM_PRICE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from bench.__main__ import main
 from bench.fleet import growth
 from bench.fleet.policies.registry import SHOWN
 from bench.fleet.report import CEILING, METRICS
+from bench.workloads.generated import SHAPES, Shape
 
 ROWS = [
     {"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [1, 2, 3]},
@@ -68,6 +69,17 @@ def test_a_table_is_shown_to_readers(trace: Path, capsys: pytest.CaptureFixture[
     shown = capsys.readouterr().out
     assert "round_robin" in shown
     assert CEILING in shown
+
+
+def test_named_shapes_and_terms_left_out_are_played_with_several_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--shape", "small", "--replicas", "2", "--policy", "kv", "kv-without-room", "--runs", "2"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(cast("dict[str, Shape]", SHAPES), "small", Shape(requests=60))
+        assert main(["fleet", *flags]) == 0
+    shown = capsys.readouterr().out
+    assert "kv-without-room" in shown
+    assert shown.count("±") == 4, "hits and times of two policies"
+    assert SHAPES["coding"].block_tokens == 512
 
 
 @pytest.mark.parametrize(

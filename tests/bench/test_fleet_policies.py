@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from bench.fleet.policies.ablation import ABLATED, Without
 from bench.fleet.policies.dynamo_cost import DynamoCost
 from bench.fleet.policies.history import history
 from bench.fleet.policies.sent_tree import SentTree
@@ -16,6 +17,8 @@ from bench.fleet.rule import Surroundings, Trip
 from bench.fleet.unit_index import BlockPrompt, UnitIndex
 from bench.workloads.request import Ask
 from contract.events import BlockRemoved, BlockStored, EventBatch
+from router.choice.candidate import Candidate, Circumstances
+from router.choice.kv_cost import KvAware
 
 WIDTH = 100
 
@@ -164,6 +167,21 @@ def test_history_believes_what_it_sent_as_far_as_the_cache_has_room() -> None:
         return trip.predicted_tokens
 
     assert [predicted("abc"), predicted("abc"), predicted("xyz"), predicted("abc")] == [0, 300, 0, 100]
+
+
+@pytest.mark.parametrize("term", ABLATED)
+def test_a_term_that_is_left_out_costs_nothing_and_no_other_term_changes(term: str) -> None:
+    lanes = [
+        Candidate(held_tokens=900, uncached_tokens=100, waiting_tokens=500, seconds_per_token=1e-3),
+        Candidate(held_tokens=0, uncached_tokens=1000, running_tokens=70, regret=0.5, seconds_per_token=1e-3),
+    ]
+    asked = Circumstances(busy=0.5, rate=1.0, heat=500.0)
+    whole, less = (
+        [dict(score.terms) for score in rule.choose(lanes, around=asked, random=Random(1)).scores]
+        for rule in (KvAware(), Without(term))
+    )
+    assert sum(terms[term] for terms in whole) > 0
+    assert less == [terms | {term: 0.0} for terms in whole]
 
 
 def test_events_say_what_history_cannot() -> None:

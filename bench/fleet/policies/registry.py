@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from bench.fleet.policies.ablation import ABLATED, Without
 from bench.fleet.policies.chooser_rule import ChooserRule
 from bench.fleet.policies.dynamo_cost import DynamoCost
 from bench.fleet.policies.history import history
@@ -38,6 +39,15 @@ def _routers_own(name: str) -> PolicyEntry:
     return PolicyEntry(name=name, make=make, follows_events=believes)
 
 
+def _without(term: str) -> PolicyEntry:
+    """``kv`` less one term of its cost."""
+
+    def make(around: Surroundings) -> Rule:
+        return ChooserRule(around, Without(term), [memory_of("kv") for _ in around.handles])
+
+    return PolicyEntry(name=f"kv-without-{term}", make=make, follows_events=True)
+
+
 def _overlap(around: Surroundings) -> Rule:
     memories: list[Memory] = [RecentPrompts() for _ in around.handles]
     return ChooserRule(around, Overlap(), memories, remembers=False)
@@ -49,7 +59,9 @@ _OTHERS = (
     PolicyEntry(name="dynamo-cost", make=DynamoCost, follows_events=True),
     PolicyEntry(name="sglang-cache-aware", make=SglangCacheAware),
 )
-ENTRIES: Mapping[str, PolicyEntry] = {entry.name: entry for entry in (*map(_routers_own, POLICIES), *_OTHERS)}
+ENTRIES: Mapping[str, PolicyEntry] = {
+    entry.name: entry for entry in (*map(_routers_own, POLICIES), *map(_without, ABLATED), *_OTHERS)
+}
 
 SHOWN = ("kv", "round_robin", "random", "least_loaded", *(entry.name for entry in _OTHERS))
 """What is compared when nobody says what."""
