@@ -26,32 +26,40 @@ from router.trace.secret import Secret
 
 __all__ = ["redacted_payload"]
 
-_BATCH_ITEMS = 3
 _BATCH_FIELDS = ("ts", "events", "data_parallel_rank", "attn_dp_rank")
+"""By name; by place, so many of them."""
+
+_BATCH_ITEMS = 3
+
 _STORED_ITEMS, _REMOVED_ITEMS = 12, 4
 _PARENT, _IDS, _ADAPTER_ID, _ADAPTER, _EXTRAS = 2, 3, 5, 7, 8
 _KEPT = ("type", "block_size", "medium", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window")
 _NO_EVENT = ["redacted"]
-_UNREADABLE = (EventDecodeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError, ValueError)
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError, ValueError)
+_ITEMS: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw])
+_RAW_EVENTS = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
 def redacted_payload(payload: bytes, *, secret: Secret, chains: BlockChains) -> bytes:
     """Another payload for this one; equal ones for equal ones."""
     try:
-        batch, raw = decode_batch(payload), msgspec.msgpack.decode(payload)
-    except _UNREADABLE:
+        batch = decode_batch(payload)
+        items = _ITEMS.decode(payload)
+    except (EventDecodeError, *_UNREADABLE):
         return secret.no_batch(payload)
-    if isinstance(raw, list):
-        body = raw[:_BATCH_ITEMS]
-        body[1] = _events(raw[1], batch.events, secret, chains)
-        return msgspec.msgpack.encode(body)
-    fields = {name: raw[name] for name in _BATCH_FIELDS if name in raw}
-    fields["events"] = _events(raw["events"], batch.events, secret, chains)
-    return msgspec.msgpack.encode(fields)
+    raw = items if isinstance(items, dict) else dict(zip(_BATCH_FIELDS[:_BATCH_ITEMS], items, strict=False))
+    events = zip(_RAW_EVENTS.decode(raw["events"]), batch.events, strict=True)
+    redacted: Any = {name: raw[name] for name in _BATCH_FIELDS if name in raw}
+    redacted["events"] = [_event(_read(one, event), event, secret, chains) for one, event in events]
+    return msgspec.msgpack.encode(redacted if isinstance(items, dict) else list(redacted.values()))
 
 
-def _events(raw: Sequence[Any], events: Sequence[Event | Rejected], secret: Secret, chains: BlockChains) -> list[Any]:
-    return [_event(one, event, secret, chains) for one, event in zip(raw, events, strict=True)]
+def _read(raw: msgspec.Raw, event: Event | Rejected) -> Any:
+    """An event as it came, or, where only parts of it that nobody asks for can be read, what was read of it."""
+    try:
+        return msgspec.msgpack.decode(raw)
+    except _UNREADABLE:
+        return {"type": type(event).__name__} | msgspec.structs.asdict(event)
 
 
 def _event(raw: Any, event: Event | Rejected, secret: Secret, chains: BlockChains) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,13 +13,16 @@ import msgspec
 import pytest
 from made_trace import MadeTrace, store
 
-from contract.events import AllBlocksCleared, BlockRemoved, BlockStored, EventDecodeError, decode_batch
+from contract.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventDecodeError, Rejected, decode_batch
 from contract.hashing import block_keys, namespace_key
 from router.prompt import Prompt
+from router.trace.block_chains import BlockChains
 from router.trace.flags import run_trace
 from router.trace.reader import TraceReader
 from router.trace.records import FrameHeard, PrefixKeys, Record, Routed, StreamTurned, Turn, pack_ids, pack_keys
+from router.trace.redacted_payload import redacted_payload
 from router.trace.replayer import Replayer
+from router.trace.secret import Secret
 from router.trace.writer import TraceWriter
 
 A, B = "http://10.0.0.1:30000", "http://10.0.0.2:30000"
@@ -156,6 +160,40 @@ def test_every_dialect_keeps_its_words_and_leads_to_the_same_blocks(golden_dir: 
         shared = {*secrets_in(copy)} & {*secrets_in(file)} - {0}
         assert not shared, golden.name
         assert [shape(record) for record in TraceReader(copy)] == [shape(record) for record in TraceReader(file)]
+
+
+def test_whatever_comes_is_redacted_to_what_reads_the_same(golden_dir: Path) -> None:
+    """Recorded payloads with bytes changed, lost and added: as many events of the same kinds, or refused."""
+    chance, secret = Random(5), Secret(b"k" * 32)
+    lines = [line for golden in sorted(golden_dir.glob("*.jsonl")) for line in golden.read_bytes().splitlines()]
+    payloads = [base64.b64decode(json.loads(line)["payload_b64"]) for line in lines]
+    for _ in range(3_000):
+        payload = bytearray(chance.choice(payloads))
+        for _ in range(chance.choice([1, 1, 2, 5])):
+            place = chance.randrange(len(payload))
+            payload[place : place + chance.randrange(2)] = chance.randbytes(chance.randrange(2))
+        redacted = redacted_payload(bytes(payload), secret=secret, chains=BlockChains())
+        assert outline(redacted) == outline(bytes(payload)), bytes(payload)
+
+
+def outline(payload: bytes) -> Any:
+    """What is left of a batch when all that says what was asked is taken away."""
+    try:
+        batch = decode_batch(payload)
+    except EventDecodeError:
+        return None
+    return repr(batch.ts), batch.dp_rank, [outline_of(event) for event in batch.events]
+
+
+def outline_of(event: Event | Rejected) -> Any:
+    match event:
+        case BlockStored():
+            counts = len(event.block_hashes), len(event.token_ids), event.block_size, event.pairs
+            kind = event.medium, event.group_idx, event.kv_cache_spec_kind, event.kv_cache_spec_sliding_window
+            return counts, kind, event.parent_block_hash is None, event.session_id is None
+        case BlockRemoved():
+            return len(event.block_hashes), event.medium, event.group_idx
+    return type(event)
 
 
 def shape(record: Record) -> Any:
