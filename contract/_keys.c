@@ -1,4 +1,5 @@
-/* The compiled core of contract.hashing: token ids out of lists and out of JSON, and the key chain over them.
+/* The compiled core of contract.hashing: token ids out of lists, out of JSON and into it, and the key
+ * chain over them.
  *
  * Optional. Everything here answers as contract.plain_keys does, or None where it leaves the work to Python: big ids,
  * subclasses of int, anything that is no list, numbers that are not written as plain ints. No state, no I/O.
@@ -331,10 +332,51 @@ static PyObject *read_ids(PyObject *module, PyObject *args)
     return packed;
 }
 
+/* Ids into JSON */
+
+/* Writes a number that ends before end; where it begins. */
+static inline uint8_t *write_number(uint8_t *end, uint32_t value)
+{
+    do {
+        *--end = (uint8_t)('0' + value % 10);
+        value /= 10;
+    } while (value);
+    return end;
+}
+
+PyDoc_STRVAR(write_ids_doc, "write_ids(ids)\n--\n\n"
+"A JSON array of ids, which are a buffer of packed u32.");
+
+static PyObject *write_ids(PyObject *module, PyObject *packed)
+{
+    Py_buffer ids;
+    if (PyObject_GetBuffer(packed, &ids, PyBUF_SIMPLE) < 0)
+        return NULL;
+    Py_ssize_t count = ids.len / 4;
+    PyObject *json = PyBytes_FromStringAndSize(NULL, 2 + (MOST_DIGITS + 1) * count);
+    if (json != NULL) {
+        uint8_t *start = (uint8_t *)PyBytes_AS_STRING(json), *at = start, digits[MOST_DIGITS];
+        *at++ = '[';
+        for (Py_ssize_t place = 0; place < count; place++) {
+            const uint8_t *first = write_number(digits + MOST_DIGITS, read32((const uint8_t *)ids.buf + 4 * place));
+            size_t length = (size_t)(digits + MOST_DIGITS - first);
+            memcpy(at, first, length);
+            at += length;
+            *at++ = ',';
+        }
+        at -= count > 0;
+        *at++ = ']';
+        _PyBytes_Resize(&json, at - start);
+    }
+    PyBuffer_Release(&ids);
+    return json;
+}
+
 static PyMethodDef METHODS[] = {
     {"chain", chain, METH_VARARGS, chain_doc},
     {"pack_list", pack_list, METH_O, pack_list_doc},
     {"read_ids", read_ids, METH_VARARGS, read_ids_doc},
+    {"write_ids", write_ids, METH_O, write_ids_doc},
     {NULL},
 };
 

@@ -36,6 +36,7 @@ __all__ = [
     "namespace_key",
     "pack_tokens",
     "read_ids",
+    "write_ids",
 ]
 
 Ids: TypeAlias = "array[int] | list[int]"
@@ -105,6 +106,13 @@ def read_ids(json: bytes, *, below: int) -> array[int] | None:
     """
     packed = keys_core.read_ids(json, below)
     return None if packed is None else array(_U32, packed)
+
+
+def write_ids(tokens: Sequence[int]) -> bytes:
+    """Ids as a JSON array; of compact ones without an object for each."""
+    if isinstance(tokens, array) and tokens.typecode == _U32:
+        return keys_core.write_ids(tokens)
+    return msgspec.json.encode(list(tokens))
 
 
 def compact(tokens: Sequence[int]) -> Ids:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-__all__ = ["chain", "pack_list", "read_ids"]
+__all__ = ["chain", "pack_list", "read_ids", "write_ids"]
 
 MAX_DECODERS = 16
 """One for each size of vocabulary; fleets have few."""
@@ -52,6 +52,11 @@ def read_ids(json: bytes, below: int, /) -> bytes | None:
         return array("I", _decoder(below).decode(json)).tobytes()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError):
         return None
+
+
+def write_ids(ids: bytes | array[int], /) -> bytes:
+    """A JSON array of ids."""
+    return msgspec.json.encode(array("I", bytes(ids)).tolist())
 
 
 @functools.lru_cache(MAX_DECODERS)

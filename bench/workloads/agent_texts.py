@@ -50,7 +50,7 @@ def by_bytes(*, block_tokens: int) -> Cut:
     return cut
 
 
-def by_tokenizer(encode: Callable[[str], list[int]], *, block_tokens: int) -> Cut:
+def by_tokenizer(encode: Callable[[str], Sequence[int]], *, block_tokens: int) -> Cut:
     """Cuts a text into blocks of a tokenizer's ids."""
 
     def cut(text: str) -> Prompt:

@@ -36,7 +36,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     block_tokens: int | None = None
-    encode: Callable[[str], list[int]] | None = None
+    encode: Callable[[str], Sequence[int]] | None = None
     shared_heads: bool = True
 
     def cut(self, block_tokens: int) -> Cut:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +27,19 @@ class FileTokenizer:
         self._tokenizer = SegmentedTokenizer(tokenizer, cache_bytes=CACHE_BYTES)
         self._template = template
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, most_new: float = inf) -> array[int]:
         """With the special tokens that the model puts around a prompt."""
-        return self._ids(text, special=True)
+        return self._ids(text, special=True, most_new=most_new)
 
-    def encode_chat(self, chat: Chat) -> list[int]:
+    def encode_chat(self, chat: Chat, *, most_new: float = inf) -> array[int]:
         """Through the chat template, which writes the special tokens itself."""
         if self._template is None:
             raise NotTokenizableError("the tokenizer has no chat template")
-        return self._ids(_rendered(self._template, chat), special=False)
+        return self._ids(_rendered(self._template, chat), special=False, most_new=most_new)
 
-    def _ids(self, text: str, *, special: bool) -> list[int]:
+    def _ids(self, text: str, *, special: bool, most_new: float) -> array[int]:
         try:
-            return self._tokenizer.encode(text, special=special)
+            return self._tokenizer.encode(text, special=special, most_new=most_new)
         except (TypeError, UnicodeEncodeError):  # the library's words for it, by version
             raise NotTokenizableError("the text has a lone surrogate and no UTF-8 form") from None
 

@@ -60,7 +60,7 @@ class LocalTokenizers:
             theirs = await self._remote.ids(PROBE, url=source.url, model=model)
             if theirs is None:
                 return LocalTokenizer(tokenizer, confirmed=False)
-            if theirs != tokenizer.encode(PROBE):
+            if theirs != list(tokenizer.encode(PROBE)):
                 _LOG.warning(
                     "tokenizer %s is not %s's, which gives other ids; its /tokenize is asked", name, source.url
                 )

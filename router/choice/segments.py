@@ -16,16 +16,19 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterator, Sequence
+from math import inf
 
 import tokenizers
 
 from router.choice.segment_cache import SegmentCache
 from router.choice.stretches import Stretches
+from router.choice.texts import TooMuchNewError
 from router.choice.word_ids import WordIds
 
 __all__ = ["SegmentedTokenizer"]
 
 _NONE = -1
+_NOTHING: tuple[list[int], list[int]] = ([], [])
 _PROBES = ("a", "A b", "0")
 _Piece = tuple[int, str]
 """The token before a piece, or ``_NONE``, and its text."""
@@ -46,16 +49,23 @@ class SegmentedTokenizer:
         self._around = _find_around(tokenizer)
         self.pieces_tokenized = 0
 
-    def encode(self, text: str, *, special: bool) -> list[int]:
-        """Exactly what the tokenizer makes of the whole text; ``special`` adds what the model puts around a prompt."""
-        pieces = None if special and self._around is None else self._cuts.pieces(text)
-        if pieces is None:
-            return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
-        ids = self._join([stretch for piece in pieces for stretch in self._stretched(piece)])
-        if special and self._around is not None:
-            before, after = self._around
-            return [*before, *ids, *after]
-        return ids
+    def encode(self, text: str, *, special: bool, most_new: float = inf) -> array[int]:
+        """Exactly what the tokenizer makes of the whole text; ``special`` adds what the model puts around a prompt.
+
+        Raises:
+            TooMuchNewError: more than ``most_new`` characters are not remembered.
+        """
+        around = self._around if special else _NOTHING
+        pieces = None if around is None else self._cuts.pieces(text)
+        if around is None or pieces is None:
+            if len(text) > most_new:
+                raise TooMuchNewError
+            return array("I", self._tokenizer.encode(text, add_special_tokens=special).ids)
+        before, after = around
+        whole = array("I", before)
+        for ids in self._pieces([stretch for piece in pieces for stretch in self._stretched(piece)], most_new):
+            whole += ids
+        return whole + array("I", after)
 
     def _stretched(self, piece: _Piece) -> Iterator[_Piece]:
         """A piece in stretches; only the first stands behind a token that cuts."""
@@ -64,16 +74,18 @@ class SegmentedTokenizer:
             yield before, stretch
             before = _NONE
 
-    def _join(self, pieces: Sequence[_Piece]) -> list[int]:
-        whole = array("I")
-        for piece in pieces:
-            ids = self._cache.get(piece)
+    def _pieces(self, pieces: Sequence[_Piece], most_new: float) -> Iterator[array[int]]:
+        """Ids of each."""
+        found = [*map(self._cache.get, pieces)]
+        missing = [piece for piece, ids in zip(pieces, found, strict=True) if ids is None]
+        if sum(len(text) for _, text in missing) > most_new:
+            raise TooMuchNewError
+        self.pieces_tokenized += len(set(missing))
+        for piece, ids in zip(pieces, found, strict=True):
             if ids is None:
                 ids = self._encode(piece)
                 self._cache.put(piece, ids)
-                self.pieces_tokenized += 1
-            whole += ids
-        return whole.tolist()
+            yield ids
 
     def _encode(self, piece: _Piece) -> array[int]:
         """Ids of a piece, the token before it included."""

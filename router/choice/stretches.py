@@ -52,12 +52,20 @@ class Stretches:
         """The text, cut where that is sure; in one where it is short, or nowhere sure."""
         start = 0
         while self._cuts and len(text) - start > STRETCH_CHARS:
-            cut = _BETWEEN_WORDS.search(text, start + STRETCH_CHARS)
-            if cut is None:
+            cut = _next_cut(text, start + STRETCH_CHARS)
+            if cut < 0:
                 break
-            yield text[start : cut.start()]
-            start = cut.start()
+            yield text[start:cut]
+            start = cut
         yield text[start:]
+
+
+def _next_cut(text: str, start: int) -> int:
+    """Where the text may be cut next; -1 where nowhere. Spaces are found quicker than they are judged."""
+    space = text.find(" ", start)
+    while space >= 0 and not _BETWEEN_WORDS.match(text, space):
+        space = text.find(" ", space + 1)
+    return space
 
 
 def _parts_are_known(tokenizer: tokenizers.Tokenizer) -> bool:

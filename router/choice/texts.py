@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import inf
 from typing import Protocol
 
 import msgspec
 
-__all__ = ["Chat", "NotTokenizableError", "Text", "Tokenizer"]
+__all__ = ["Chat", "NotTokenizableError", "Text", "Tokenizer", "TooMuchNewError"]
 
 NO_JSON = msgspec.Raw()
 
 
 class NotTokenizableError(ValueError):
     """Text that a tokenizer has no rule for; the engine may still have one. The message says what it is."""
+
+
+class TooMuchNewError(Exception):
+    """Tokenizing would take a while: too much of the text is not known."""
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,16 +33,23 @@ Text = str | Chat
 
 
 class Tokenizer(Protocol):
-    """Text to token ids, exactly as the engine has them."""
+    """Text to token ids, exactly as the engine has them. Not more than ``most_new`` characters of it are tokenized for
+    that, what is remembered set aside."""
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text prompt, special tokens included."""
+    def encode(self, text: str, *, most_new: float = inf) -> Sequence[int]:
+        """Ids of a text prompt, special tokens included.
+
+        Raises:
+            NotTokenizableError: it has no ids.
+            TooMuchNewError: there is more to do than ``most_new``.
+        """
         ...
 
-    def encode_chat(self, chat: Chat) -> list[int]:
+    def encode_chat(self, chat: Chat, *, most_new: float = inf) -> Sequence[int]:
         """Ids of a conversation, up to where the answer starts.
 
         Raises:
             NotTokenizableError: the rules do not cover it.
+            TooMuchNewError: there is more to do than ``most_new``.
         """
         ...

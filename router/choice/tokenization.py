@@ -1,7 +1,7 @@
 """Which tokenizer a text prompt goes through: the one named on the command line, or the one its replicas name.
 
 ``auto`` takes a replica at its word (``byte``, or a folder that is on this host too) and asks its ``/tokenize`` for the
-rest. Long texts are tokenized on a thread. What cannot be tokenized is routed without hits and counted, never guessed.
+rest. What takes a while is done on a thread. What has no ids here is routed without hits and counted, never guessed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from itertools import count
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -20,19 +21,20 @@ from router.choice.file_tokenizer import load_tokenizer
 from router.choice.local_tokenizers import LocalTokenizers, TokenizerSource
 from router.choice.remote_tokenizer import RemoteTokenizer
 from router.choice.send_ids import SendIds
-from router.choice.texts import Chat, NotTokenizableError, Text, Tokenizer
+from router.choice.texts import Chat, NotTokenizableError, Text, Tokenizer, TooMuchNewError
 
 __all__ = ["AUTO", "BYTE", "OFF", "Tokenization", "Tokenized", "named_tokenizer"]
 
 _LOG = logging.getLogger(__name__)
 AUTO, OFF = "auto", "off"
-INLINE_CHARS = 2048
+INLINE_CHARS, INLINE_NEW_CHARS = 128 * 1024, 8 * 1024
+"""Longer texts, and those of which more is new, go to a thread: everybody would wait a millisecond for them."""
 
 
 class Tokenized(msgspec.Struct, frozen=True):
     """Ids of a text; ``sendable``: an engine may be given them in its place."""
 
-    ids: list[int]
+    ids: Sequence[int]
     sendable: bool
 
 
@@ -86,23 +88,28 @@ class Tokenization:
                 return self._result(ids, confirmed=local.confirmed)
         return self._result(await self._remote.ids(text, url=source.url, model=model), confirmed=True)
 
-    def _result(self, ids: list[int] | None, *, confirmed: bool) -> Tokenized | None:
+    def _result(self, ids: Sequence[int] | None, *, confirmed: bool) -> Tokenized | None:
         if ids is None:
             return None
         sendable = {SendIds.AUTO: confirmed, SendIds.ALWAYS: True, SendIds.NEVER: False}[self._send_ids]
         return Tokenized(ids, sendable)
 
 
-async def _encode(tokenizer: Tokenizer, text: Text) -> list[int] | None:
+async def _encode(tokenizer: Tokenizer, text: Text) -> Sequence[int] | None:
     size = len(bytes(text.messages)) if isinstance(text, Chat) else len(text)
     try:
         if size <= INLINE_CHARS:
-            return _encode_now(tokenizer, text)
-        return await asyncio.to_thread(_encode_now, tokenizer, text)
+            try:
+                return _encode_now(tokenizer, text, INLINE_NEW_CHARS)
+            except TooMuchNewError:
+                pass
+        return await asyncio.to_thread(_encode_now, tokenizer, text, inf)
     except NotTokenizableError as error:
         _LOG.debug("not tokenized: %s", error)
         return None
 
 
-def _encode_now(tokenizer: Tokenizer, text: Text) -> list[int]:
-    return tokenizer.encode_chat(text) if isinstance(text, Chat) else tokenizer.encode(text)
+def _encode_now(tokenizer: Tokenizer, text: Text, most_new: float) -> Sequence[int]:
+    if isinstance(text, Chat):
+        return tokenizer.encode_chat(text, most_new=most_new)
+    return tokenizer.encode(text, most_new=most_new)

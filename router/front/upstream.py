@@ -11,6 +11,7 @@ from io import BytesIO
 
 import msgspec
 
+from contract.hashing import write_ids
 from router.front.request import RoutedRequest
 from router.front.route import Route
 
@@ -31,14 +32,14 @@ def upstream_body(request: RoutedRequest, *, dp_rank: int | None, tokens: Sequen
 
     ``tokens`` go in the place of the text, where there is one.
     """
-    replaced = tokens is not None and request.replaceable
+    replacement = tokens if request.replaceable else None
     added: dict[str, msgspec.Raw] = {}
     if dp_rank is not None and request.route is Route.GENERATE:
         added[_RANK] = msgspec.Raw(b"%d" % dp_rank)
     if request.wants_counts_added:
         added[_OPTIONS] = _WITH_USAGE
     if (
-        not replaced
+        replacement is None
         and not (request.rank_given and _RANK in added)
         and not (request.options_given and _OPTIONS in added)
     ):
@@ -46,10 +47,10 @@ def upstream_body(request: RoutedRequest, *, dp_rank: int | None, tokens: Sequen
     fields = _FIELDS.decode(request.body)
     if _OPTIONS in added:
         added[_OPTIONS] = _with_usage(fields.get(_OPTIONS))
-    if replaced:
+    if replacement is not None:
         text, ids = _TEXT_AND_IDS[request.route]
         fields.pop(text)
-        added[ids] = msgspec.Raw(msgspec.json.encode(tokens))
+        added[ids] = msgspec.Raw(write_ids(replacement))
     return msgspec.json.encode(fields | added)
 
 

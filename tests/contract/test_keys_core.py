@@ -8,7 +8,7 @@ from array import array
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
@@ -90,3 +90,12 @@ def test_every_cut_of_an_array_is_no_array() -> None:
     text = b"[0, 7,12345678 ,4294967295,3]"
     assert compiled.read_ids(text, 2**32) == array("I", [0, 7, 12345678, 2**32 - 1, 3]).tobytes()
     assert [cut for cut in range(len(text)) if compiled.read_ids(text[:cut], 2**32) is not None] == []
+
+
+@given(st.lists(ids, max_size=40))
+@example([0, 9, 10, 4_294_967_295])
+def test_ids_are_written_alike_and_read_again(tokens: list[int]) -> None:
+    packed = array("I", tokens)
+    written = compiled.write_ids(packed)
+    assert written == plain_keys.write_ids(packed)
+    assert json.loads(written) == tokens
