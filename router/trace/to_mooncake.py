@@ -25,7 +25,8 @@ class _Waiting:
 
 
 class MooncakeRows:
-    """Turns records into rows, in order of arrival. ``left_out`` requests had prompts that nobody knows.
+    """Turns records into rows, in order of arrival. ``left_out`` requests had prompts that nobody knows,
+    or that are not as long as their keys say.
 
     Equal prefixes of whole blocks have equal ids; those of a workload keep theirs. The rest of a prompt that fills no
     block, or that only its last token completes, has an id of its own: nobody can say what else it is equal to.
@@ -91,12 +92,13 @@ class MooncakeRows:
         if not usable:
             return None
         keys = _block_keys(max(usable, key=lambda prefix: prefix.width))
+        blocks = -(-routed.prompt_tokens // BLOCK_TOKENS)
         if routed.lane is None:
-            return list(keys)
+            return list(keys) if len(keys) == blocks else None
+        if not blocks - 1 <= len(keys) <= blocks:
+            return None
         ids = [self._id_of(key) for key in keys]
-        if len(ids) * BLOCK_TOKENS < routed.prompt_tokens:
-            ids.append(self._new_id())
-        return ids
+        return ids if len(ids) == blocks else [*ids, self._new_id()]
 
     def _id_of(self, key: int) -> int:
         if key not in self._ids:

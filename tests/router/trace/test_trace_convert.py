@@ -6,6 +6,7 @@ import gzip
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from made_trace import MadeTrace, store
 
@@ -15,7 +16,7 @@ from router.trace.chunk import TraceFileError
 from router.trace.flags import run_trace
 from router.trace.played_trace import PlayedTrace
 from router.trace.reader import TraceReader
-from router.trace.records import StreamTurned, Turn
+from router.trace.records import Routed, StreamTurned, Turn
 
 A, B = "http://10.0.0.1:30000", "http://10.0.0.2:30000"
 PROMPT = list(range(100, 131))
@@ -186,3 +187,17 @@ def test_frames_of_several_replicas_need_a_name(tmp_path: Path, capsys: pytest.C
     assert run_trace(["convert", str(trace), str(file), "--to", "frames", "--replica", B]) == 1
     assert capsys.readouterr().err == f"kvsteer-router trace convert: {file} exists already\n"
     assert len(list(TraceReader(trace))) == 9
+
+
+def test_a_request_whose_length_is_not_that_of_its_keys_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = MadeTrace(A)
+    made.request(0, list(range(1_100)), predicted=0, reported=0, widths=(64,))
+    made.request(0, list(range(1_100)), predicted=0, reported=0, widths=(64,))
+    place = next(place for place, record in enumerate(made.records) if isinstance(record, Routed))
+    made.records[place] = msgspec.structs.replace(made.records[place], prompt_tokens=9_000)
+    trace, target = made.write(tmp_path / "a.kvtrace"), tmp_path / "b.jsonl"
+    assert run_trace(["convert", str(trace), str(target), "--to", "mooncake"]) == 0
+    assert [json.loads(line)["input_length"] for line in target.read_text().splitlines()] == [1_100]
+    assert capsys.readouterr().err == "1 requests are left out: nobody knows their prompts\n"
