@@ -33,7 +33,7 @@ class SimRouter:
         number: int,
         block_tokens: int,
     ) -> None:
-        self.index = UnitIndex(block_tokens=block_tokens)
+        self.index = UnitIndex(block_tokens=block_tokens, cache_blocks=plan.blocks)
         self.handles = [self.index.add_lane(advertised_width=1) for _ in engines]
         self.followers: list[Follower] = []
         self._clock = clock

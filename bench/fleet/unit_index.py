@@ -6,9 +6,11 @@ else counts in tokens: widths that are asked for and matches that are answered a
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from bench.fleet.engine import findable
 from bench.workloads.request import Ask
-from router.intake.index import EVERYONE, BlockIndex, Holding, LaneHandle
+from router.intake.index import EVERYONE, BlockIndex, Holding, LaneHandle, LaneLimits
 from router.prompt import BlockKeys, Prompt
 
 __all__ = ["BlockPrompt", "UnitIndex"]
@@ -26,10 +28,14 @@ class BlockPrompt(Prompt):
 
 
 class UnitIndex(BlockIndex):
-    """Answers in tokens, of which each block stands for ``block_tokens``."""
+    """Answers in tokens, of which each block stands for ``block_tokens``.
 
-    def __init__(self, *, block_tokens: int) -> None:
-        super().__init__()
+    Of each lane no more removed blocks are remembered than a cache has: a thousand lanes' would be gigabytes.
+    """
+
+    def __init__(self, *, block_tokens: int, cache_blocks: int) -> None:
+        usual = LaneLimits()
+        super().__init__(limits=structs.replace(usual, departed=min(usual.departed, cache_blocks)))
         self.block_tokens = block_tokens
 
     def holdings(self, prompt: Prompt, *, asked: int = EVERYONE) -> list[Holding]:

@@ -30,7 +30,7 @@ def ask(blocks: str, tokens: int | None = None) -> Ask:
 
 
 def around(replicas: int, *, blocks: int = 100, width: int = WIDTH) -> Surroundings:
-    index = UnitIndex(block_tokens=width)
+    index = UnitIndex(block_tokens=width, cache_blocks=1_000)
     handles = [index.add_lane(advertised_width=1) for _ in range(replicas)]
     return Surroundings(index=index, handles=handles, blocks=blocks, block_tokens=width, seed=3)
 
