@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 __all__ = ["Encode", "WordIds"]
 
@@ -48,12 +48,10 @@ class WordIds:
     def of(self, words: Sequence[str]) -> array[int]:
         """Ids of the text that the words make, given that they are its words' ids, one after the other."""
         found = [*map(self._known.get, words)]
-        if None in found:
-            self._fill(words, found)
-        return array("I", b"".join(ids for ids in found if ids is not None))
+        return array("I", b"".join(self._filled(words, found) if None in found else cast(list[bytes], found)))
 
-    def _fill(self, words: Sequence[str], found: list[bytes | None]) -> None:
-        """Put in what is missing: a run's ids in the place of its first word."""
+    def _filled(self, words: Sequence[str], found: list[bytes | None]) -> list[bytes]:
+        """With what was missing: a run's ids in the place of its first word."""
         with self._lock:
             runs = self._runs(words, found)
         texts = ["".join(words[run.start : run.stop]) for run in runs]
@@ -65,6 +63,7 @@ class WordIds:
             for run, text in zip(runs, texts, strict=True):
                 if run.keep:
                     self._remember(text, ids[text])
+        return [new for new in found if new is not None]
 
     def _runs(self, words: Sequence[str], found: list[bytes | None]) -> list[_Run]:
         """What must be tokenized; words of the older generation are put in."""
