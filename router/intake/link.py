@@ -58,8 +58,9 @@ class Link(asyncio.Protocol):
 
     def close(self) -> None:
         """Hang up. A second call does nothing."""
-        if self._transport is not None:
-            self._transport.abort()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
 
     # What the event loop calls
 

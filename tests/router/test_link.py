@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
+import uvloop
 from patience import in_time, until
 from zmtp_peer import greet, greeting, listening, ready, written
 
@@ -146,6 +147,38 @@ async def test_what_was_at_hand_when_the_peer_died_can_still_be_taken() -> None:
         assert link.next() is None
         link.send([b"into the void"])
         link.close()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_hanging_up_amid_messages_is_no_fault(run: Callable[[Coroutine[None, None, None]], None]) -> None:
+    """Whoever takes a message may hang up on account of it; the event loops differ in what they then forgive."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await greet(reader, writer)
+        writer.write(b"".join(map(message, range(2_000))))
+        await reader.read()
+
+    async def scenario() -> None:
+        faults: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
+        links: list[Link] = []
+
+        def take_one() -> None:
+            link = links[0]
+            link.next()
+            link.close()
+            link.send([b"too late"])
+
+        async with listening(serve) as endpoint:
+            links.append(await reached(endpoint, wake=take_one))
+            links[0].send(subscription(""))
+            await in_time(links[0].closed)
+            while links[0].next() is not None:
+                pass
+            await asyncio.sleep(0)
+        assert faults == []
+
+    run(scenario())
 
 
 async def test_a_peer_that_asks_and_never_reads_is_hung_up_on() -> None:
