@@ -57,6 +57,7 @@ FENCES: dict[str, tuple[str, ...]] = {
         "router.trace.stand_in",
         "bench.*",
     ),
+    "httptools": ("router.front.engine_connection",),
     "zstandard": ("router.trace.*",),
     "pytest": (),
     "prometheus_client": ("engine.server*", "router.service", "router.front*"),
