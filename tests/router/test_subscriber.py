@@ -257,6 +257,18 @@ async def test_a_message_above_the_bound_is_not_taken_in_and_live_batches_go_on(
         assert follower.names == {5_000}
 
 
+@pytest.mark.parametrize("events", [1, 200])
+async def test_a_fault_of_ours_shows_on_the_lane(events: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Whether a batch is applied on the spot or in turns: the lane follows no more, and says why."""
+    async with pair(replay=False) as (source, follower):
+        follower.index.remove_lane(follower.handle)
+        await source.publish(*map(stored, range(1, events + 1)))
+        await follower.until_state(StreamState.UNTRUSTED)
+        assert follower.status.reason == f"following {source.endpoint} failed: KeyError({follower.handle})"
+        assert not follower.status.connected
+        assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
 async def test_a_publisher_of_another_kind_is_counted_and_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(greeting() + ready("ROUTER"))
