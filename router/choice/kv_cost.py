@@ -12,8 +12,8 @@ The sum estimates the time to first token there and adds what the choice costs o
 - ``work``: a second of prefill is a second in which no other work gets done, and as a rule it makes a copy that nobody
   will use. So it costs ``WORK_PRICE`` more, and ``LOAD_PRICE`` for each busy second that comes with a free one, as far
   as one; beyond that the queues say the rest;
-- ``room``: a prompt pushes out as much as it brings. Whoever asks for that again has it computed once more and pushes
-  out as much in turn: ``ROOM_PRICE``, times the chance that somebody does. Where nothing is dropped there is none;
+- ``room``: a prompt pushes out as much as it brings, and whoever asks for that again has it computed once more. So it
+  costs that time by the chance that somebody does; where nothing is dropped there is none;
 - ``decode``: running answers slow each step, and slow down with it;
 - ``crowded``: an almost full cache makes a new request wait for another one's end;
 - ``spread``: a hot prefix gets another copy even where no queue asks for one. After ``SPREAD_REQUESTS`` recent requests
@@ -39,9 +39,7 @@ __all__ = ["TERMS", "KvAware", "Prices"]
 
 WORK_PRICE = 1.0
 LOAD_PRICE = 4.0
-ROOM_PRICE = 2.0
-"""Seconds of waiting that saving a second of prefill is worth: always; more, the busier the fleet is, up to half; and
-where all that a cache drops will be asked for again."""
+"""Seconds of waiting that saving a second of prefill is worth: always; and more, the busier a fleet is, up to half."""
 
 DECODE_SECONDS = 0.002
 """What one running decode delays a new prompt by: about one shared step of a small batch."""
@@ -157,7 +155,7 @@ def _prices(candidates: Sequence[Candidate], around: Circumstances) -> Prices:
     return Prices(
         behind=pace * around.rate / (1.0 - busy),
         work=pace * (WORK_PRICE + LOAD_PRICE * min(busy / (1.0 - busy), 1.0)),
-        room=pace * ROOM_PRICE,
+        room=pace,
         hot=_hot_tokens(candidates, around.heat),
     )
 

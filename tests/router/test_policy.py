@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from router.choice.candidate import Candidate, Circumstances
-from router.choice.kv_cost import LOAD_BACK_SHARE, LOAD_PRICE, MAX_BUSY, ROOM_PRICE, SPREAD_REQUESTS, WORK_PRICE
+from router.choice.kv_cost import LOAD_BACK_SHARE, LOAD_PRICE, MAX_BUSY, SPREAD_REQUESTS, WORK_PRICE
 from router.choice.policy import POLICIES
 
 
@@ -66,7 +66,7 @@ def test_a_cost_is_the_sum_of_its_named_terms() -> None:
         "load_back": pytest.approx(0.005),
         "behind": pytest.approx(2.0 / 0.5 * 0.03 * (0.07 + 0.01 + 0.025 + 0.03 / 2)),
         "work": pytest.approx((WORK_PRICE + LOAD_PRICE) * 0.03),
-        "room": pytest.approx(ROOM_PRICE * 0.03 * 0.4),
+        "room": pytest.approx(0.03 * 0.4),
         "decode": pytest.approx(0.006),
         "crowded": pytest.approx(0.5),
         "spread": 0.0,
@@ -131,8 +131,8 @@ def test_what_nobody_holds_goes_where_least_that_is_dropped_will_be_asked_for_ag
     assert choose("kv", crowded, roomy) == 1
     assert choose("kv", crowded, roomy, fresh) == 2
     assert choose("kv", holder(800, regret=1.0), fresh) == 0
-    assert choose("kv", crowded, lane(waiting_tokens=1500, in_flight=1)) == 1
-    assert choose("kv", crowded, lane(waiting_tokens=2000, in_flight=1)) == 0
+    assert choose("kv", crowded, lane(waiting_tokens=700, in_flight=1)) == 1
+    assert choose("kv", crowded, lane(waiting_tokens=1200, in_flight=1)) == 0
     assert terms(fresh, crowded)["room"] == 0.0
 
 
