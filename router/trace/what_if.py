@@ -9,6 +9,7 @@ First-order only: caches, loads and learnt speeds are as recorded, whatever a ru
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -139,11 +140,13 @@ class _Reading:
         self._asked: list[_Asked] = []
         self._recorded = _Sums(RECORDED, None)
         self._prompt_tokens: dict[int, int] = {}
+        self._now = -math.inf
         self.unknown = self.told = self.told_prompt_tokens = self.reported = 0
 
     def feed(self, record: Record) -> None:
+        record = self._in_time(record)
         self._replayer.feed(record)
-        self._books.until(getattr(record, "at", 0.0))
+        self._books.until(self._now)
         match record:
             case Began() | Skipped():
                 self._books.forget()
@@ -153,6 +156,14 @@ class _Reading:
             case Served():
                 self._served(record)
         self._books.feed(record)
+
+    def _in_time(self, record: Record) -> Record:
+        """The record, no earlier than those before it: a recorder's clock may be set back, a router's never is."""
+        at = getattr(record, "at", self._now)
+        if at < self._now:
+            return msgspec.structs.replace(record, at=self._now)
+        self._now = at
+        return record
 
     def outcomes(self) -> Iterator[Outcome]:
         yield self._recorded.outcome()

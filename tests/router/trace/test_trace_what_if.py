@@ -13,6 +13,7 @@ from made_trace import MadeTrace, store
 
 from router.prompt import Prompt
 from router.trace.flags import run_trace
+from router.trace.reader import TraceReader
 from router.trace.recorded_books import RecordedBooks
 from router.trace.recorded_prompt import RecordedPrompt, WidthError
 from router.trace.records import Began, PrefixKeys, Routed, pack_ids, pack_keys
@@ -73,6 +74,22 @@ def test_a_router_that_hashes_at_the_physical_page_sees_nothing(file: Path, caps
     assert found["overlap@3"]["seen"] == 0
     assert found["overlap@12"]["seen"] == 0
     assert found["overlap@3"]["held"] < 1200, "what it does not see it meets by chance only"
+
+
+def test_a_recorder_whose_clock_was_set_back_is_asked_about_like_any_other(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A router's own clock never goes back, and its averages must not be told that it did."""
+    records = list(TraceReader(file))
+    half = len(records) // 2
+    late = MadeTrace()
+    late.records = [
+        msgspec.structs.replace(record, at=record.at - 1e6) if place > half and hasattr(record, "at") else record
+        for place, record in enumerate(records)
+    ]
+    found = what_if(late.write(tmp_path / "late.kvtrace"), capsys, "--policy", "overlap", "kv")
+    assert (found["overlap"]["seen"], found["overlap"]["held"]) == (1200, 1200)
+    assert found["kv"]["requests"] == 22
 
 
 def test_the_table_says_what_kind_of_answer_it_is(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
