@@ -68,6 +68,7 @@ class ClientConnection(asyncio.Protocol):
         self._client: UsualClient | None = None
         self._at_a_boundary = True
         self._ahead = b""
+        self._waits_for_room = False
         self._lingering: asyncio.TimerHandle | None = None
         self._writable: asyncio.Future[None] | None = None
 
@@ -113,6 +114,9 @@ class ClientConnection(asyncio.Protocol):
         self._release()
         if self._inner is not None:
             self._inner.resume_writing()
+        if self._waits_for_room:
+            self._waits_for_room = False
+            self._next()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio. A client that leaves takes its request with it."""
@@ -176,11 +180,17 @@ class ClientConnection(asyncio.Protocol):
                 self.transport.pause_reading()
 
     def _next(self) -> None:
-        """The answer is written: be there for the next request, which may have come already."""
-        self._client, self.idle_since = None, self._loop.time()
+        """The answer is written: be there for the next request, which may have come already.
+
+        Who does not read answers gets no more of them: they would lie here.
+        """
         if self._host.draining:
             self.transport.close()
             return
+        if self.stuck_since is not None:
+            self._waits_for_room = True
+            return
+        self._client, self.idle_since = None, self._loop.time()
         ahead, self._ahead = self._ahead, b""
         if len(ahead) > MAX_AHEAD_BYTES:
             self.transport.resume_reading()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from aiohttp import web
@@ -14,7 +15,8 @@ from patience import in_time
 from router_stage import RouterClient, Stage
 
 from router.front import connections
-from router.front.connection import MAX_AHEAD_BYTES
+from router.front.client import Client
+from router.front.connection import MAX_AHEAD_BYTES, ClientConnection
 from router.front.route import Route
 from router.front.usual_head import MAX_HEAD_BYTES, usual_head
 
@@ -147,6 +149,41 @@ async def test_a_client_far_ahead_is_read_no_further_and_loses_nothing(stage: St
     for _ in range(count):
         assert (await answer(reader))[0][""].startswith("HTTP/1.1 200 ")
     writer.close()
+
+
+class Reading:
+    """A host that answers at once, and a transport whose client reads only when it is told to."""
+
+    draining = False
+
+    def __init__(self) -> None:
+        self.answered = 0
+        self.transport = Mock(spec=asyncio.Transport)
+        self.transport.get_extra_info.return_value = None
+        self.transport.is_closing.return_value = False
+        self.bodies = self.opened = self.lost = self.make = Mock()
+
+    async def serve(self, client: Client, route: Route) -> None:
+        self.answered += 1
+        await client.answer(200, [], b"{}")
+
+
+async def test_who_does_not_read_answers_gets_no_more_of_them() -> None:
+    host = Reading()
+    connection = ClientConnection(host)
+    connection.connection_made(host.transport)
+    connection.pause_writing()
+    connection.data_received(3 * post())
+    for room in (1, 2):
+        assert connection.task is not None
+        await connection.task
+        await asyncio.sleep(0)  # what follows a task
+        assert (host.answered, connection.task) == (room, None)
+        connection.resume_writing()
+        connection.pause_writing()
+    assert connection.task is not None
+    await connection.task
+    assert host.answered == 3
 
 
 async def test_a_body_may_come_in_parts(router: RouterClient) -> None:
