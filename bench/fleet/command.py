@@ -38,8 +38,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _run(args: argparse.Namespace) -> int:
-    if args.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        return _complain("--plot needs matplotlib: pip install -c constraints.txt -e '.[bench]'", status=1)
+    if args.plot is not None and (trouble := _cannot_draw(args.plot)) is not None:
+        return _complain(f"--plot: {trouble}", status=1)
     try:
         plan = plan_of(args)
         if args.growth:
@@ -62,6 +62,13 @@ def _grow(plan: FleetPlan, args: argparse.Namespace) -> int:
     for one in growth(args.shape, plan, entries, runs=args.runs):
         print(as_json(one) if args.json else as_text(one), flush=True)
     return 0
+
+
+def _cannot_draw(path: Path) -> str | None:
+    """Why there would be no picture, as far as that can be told before the fleet is played."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return "needs matplotlib: pip install -c constraints.txt -e '.[bench]'"
+    return None if path.parent.is_dir() else f"there is no folder {path.parent}"
 
 
 def _draw(compared: Comparison, path: Path) -> int:

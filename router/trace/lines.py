@@ -30,7 +30,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 if not line.isspace():
                     yield number, line
     except (OSError, EOFError, zlib.error) as error:
-        raise TraceError(f"{path}, after line {number}: {error}") from None
+        place = f"{path}, after line {number}" if number else str(path)
+        raise TraceError(f"{place}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _open(path: Path) -> gzip.GzipFile | BufferedReader:

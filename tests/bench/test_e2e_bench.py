@@ -135,7 +135,7 @@ def test_ours_is_played_without_peers() -> None:
     ("flags", "complaint"),
     [
         (("--only", "nobody"), "no router is called nobody; there are kvsteer, "),
-        (("--trace", "no-such-file"), "no-such-file, after line 0: "),
+        (("--trace", "no-such-file"), "no-such-file: No such file or directory"),
     ],
 )
 def test_what_cannot_be_played_is_one_line(

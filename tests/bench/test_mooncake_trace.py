@@ -62,11 +62,11 @@ def test_time_that_runs_backwards_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_a_truncated_archive_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"no\.jsonl, after line 0: .*No such file"):
+    with pytest.raises(TraceError, match=r"no\.jsonl: No such file or directory$"):
         list(read_trace(tmp_path / "no.jsonl"))
     cut = tmp_path / "cut.gz"
     cut.write_bytes(gzip.compress(json.dumps(ROWS[0]).encode())[:-6])
-    with pytest.raises(TraceError, match=r"cut\.gz, after line"):
+    with pytest.raises(TraceError, match=r"cut\.gz: Compressed file ended"):
         list(read_trace(cut))
 
 
