@@ -75,7 +75,7 @@ async def test_tokenize_and_detokenize_are_the_model_s_own(client: Client) -> No
 
 async def ids_by(tokenization: Tokenization, text: Text, sources: Sequence[TokenizerSource]) -> list[int] | None:
     tokenized = await tokenization.tokenize(text, model="small", sources=sources)
-    return None if tokenized is None else tokenized.ids
+    return None if tokenized is None else list(tokenized.ids)
 
 
 @pytest.mark.parametrize("length", [1, 300])
