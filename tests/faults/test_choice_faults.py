@@ -15,16 +15,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 from fake_engine import Answer, FakeEngine, answer_at_once, stored
+from lane_stub import LaneStub
 from patience import until
 from router_stage import RouterClient, Stage
 
-from contract.events import BlockStored, EventBatch
-from contract.hashing import block_keys
 from router.choice.chooser import Chooser, Decision
-from router.choice.load import Booking, LaneLoad
+from router.choice.load import Booking
 from router.choice.memory import Remembered
-from router.choice.policy import APPROX, POLICIES, memory_of
-from router.choice.speed import FleetSpeed, ReplicaSpeed
+from router.choice.policy import APPROX, POLICIES
+from router.choice.speed import FleetSpeed
 from router.intake.index import BlockIndex
 from router.prompt import Prompt
 
@@ -174,19 +173,6 @@ async def test_a_slow_replica_gets_its_share(stage: Stage, streamed: bool) -> No
     assert 0.15 <= slow / fast < 0.9, (slow, fast)  # a busy machine makes both slow, and so more alike
 
 
-class LaneStub:
-    """A lane without an engine: the index, the books and the memory behind it are the real ones."""
-
-    def __init__(self, number: int, index: BlockIndex, speed: ReplicaSpeed, policy: str) -> None:
-        self.url = f"http://replica-{number}"
-        self.dp_rank = 0
-        self.load = LaneLoad()
-        self.recent = memory_of(policy)
-        self.speed = speed
-        self.handle = index.add_lane(advertised_width=WIDTH)
-        self.width: int | None = WIDTH
-
-
 class Sent:
     """One request under way."""
 
@@ -204,21 +190,11 @@ class Scene:
         self.now = 100.0
         self.index = BlockIndex()
         self.speed = FleetSpeed()
-        self.lanes = [LaneStub(number, self.index, self.speed.replica(), policy) for number in range(count)]
+        self.lanes = [
+            LaneStub(number, self.index, self.speed.replica(), width=WIDTH, policy=policy) for number in range(count)
+        ]
         believed = None if policy == APPROX else self.index
         self.chooser = Chooser(believed, POLICIES[policy](), seed=seed, now=0.0)
-
-    def store(self, lane: LaneStub, prompt: Sequence[int]) -> None:
-        """The lane's engine announces the prompt."""
-        full = len(prompt) // WIDTH * WIDTH
-        event = BlockStored(
-            block_hashes=block_keys(prompt, width=WIDTH, parent=77),
-            parent_block_hash=None,
-            token_ids=list(prompt[:full]),
-            block_size=WIDTH,
-            medium="GPU",
-        )
-        self.index.apply(lane.handle, EventBatch(ts=0.0, events=[event]))
 
     def decide(self, prompt: Sequence[int]) -> Decision[LaneStub]:
         return self.chooser.explain(Prompt(prompt[:-1]), prompt_tokens=len(prompt), lanes=self.lanes, now=self.now)
@@ -238,7 +214,7 @@ class Scene:
         sent.booking.prefilled(now=self.now)
         sent.remembered.prefilled(now=self.now)
         sent.booking.end()
-        self.store(sent.lane, prompt)
+        sent.lane.store(prompt)
 
     def spread(self, requests: Sequence[Sent]) -> list[int]:
         counts = Counter(sent.lane.url for sent in requests)
@@ -282,9 +258,9 @@ def test_a_large_cache_of_other_prompts_neither_draws_nor_repels_a_cold_request(
     """A busy with a small cache, B idle with a large one, a prompt neither holds -> B."""
     scene = Scene(2)
     busy, idle = scene.lanes
-    scene.store(busy, tokens(60, seed=1))
+    busy.store(tokens(60, seed=1))
     for number in range(20):
-        scene.store(idle, tokens(600, seed=100 + number))
+        idle.store(tokens(600, seed=100 + number))
     busy.load.book(4000, now=scene.now)
     for number in range(8):
         assert scene.decide(tokens(500, seed=900 + number)).chosen.lane is idle
@@ -296,7 +272,7 @@ def test_of_two_equally_loaded_replicas_the_holder_is_taken(running: int) -> Non
     """Two replicas with the same load, low or high, one of which holds the prefix -> the holder."""
     for holder in (0, 1):
         scene, prompt = Scene(2), tokens(900, seed=1)
-        scene.store(scene.lanes[holder], prompt[:600])
+        scene.lanes[holder].store(prompt[:600])
         for lane in scene.lanes:
             for _ in range(running):
                 lane.load.book(200, now=scene.now).prefilled(now=scene.now)

@@ -7,9 +7,8 @@ from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
+from lane_stub import LaneStub
 
-from contract.events import BlockStored, EventBatch
-from contract.hashing import block_keys
 from router.choice.chooser import Chooser
 from router.choice.cut import Cut
 from router.choice.load import FRESH_SECONDS, EngineLoad, LaneLoad
@@ -17,9 +16,9 @@ from router.choice.memory import mark_step
 from router.choice.nearest import Nearest
 from router.choice.order import LOOK_SECONDS, LOOKS, RUNG, Order
 from router.choice.pioneers import MAX_LANES, MAX_PREFIXES, Pioneers
-from router.choice.policy import POLICIES, memory_of
+from router.choice.policy import POLICIES
 from router.choice.pool import Pool
-from router.choice.speed import FleetSpeed, ReplicaSpeed
+from router.choice.speed import FleetSpeed
 from router.intake.index import BlockIndex
 from router.prompt import Prompt
 
@@ -29,24 +28,7 @@ PROMPT = [7 * number % 251 for number in range(20 * mark_step(WIDTH) * WIDTH)]
 NOW = 50.0
 
 
-class Lane:
-    def __init__(self, number: int, index: BlockIndex, speed: ReplicaSpeed, policy: str = "kv") -> None:
-        self.url = f"http://replica-{number}"
-        self.dp_rank = 0
-        self.load = LaneLoad()
-        self.recent = memory_of(policy)
-        self.speed = speed
-        self.handle = index.add_lane(advertised_width=WIDTH)
-        self.width: int | None = WIDTH
-
-
-def store(index: BlockIndex, lane: Lane, prompt: list[int]) -> None:
-    names = list(block_keys(prompt, width=WIDTH, parent=77))
-    event = BlockStored(block_hashes=names, parent_block_hash=None, token_ids=prompt, block_size=WIDTH, medium="GPU")
-    index.apply(lane.handle, EventBatch(ts=0.0, events=[event]))
-
-
-def rough_cost(lane: Lane, *, uncached: int) -> float:
+def rough_cost(lane: LaneStub, *, uncached: int) -> float:
     burden = lane.load.queued_tokens + lane.load.surplus(NOW).tokens
     rung = round(math.log(lane.speed.slowness(NOW), RUNG))
     return (burden + CUT.uncached_weight * uncached) * RUNG**rung
@@ -73,7 +55,7 @@ def test_the_nearest_lanes_are_those_that_a_look_at_all_of_them_finds(
 ) -> None:
     """Some hold a part of the prompt each, many may hold the same part, some were sent it just now."""
     index, speed = BlockIndex(), FleetSpeed()
-    lanes = [Lane(number, index, speed.replica()) for number in range(len(fleet))]
+    lanes = [LaneStub(number, index, speed.replica(), width=WIDTH) for number in range(len(fleet))]
     pool, sent, held = Pool(lanes), [], dict.fromkeys(lanes, 0)
     pool.order(CUT, now=NOW - 2 * LOOK_SECONDS)
     for lane, wanted in zip(lanes, fleet, strict=True):
@@ -86,7 +68,7 @@ def test_the_nearest_lanes_are_those_that_a_look_at_all_of_them_finds(
             lane.load.report(EngineLoad(running=2, waiting=2, waiting_tokens=foreign), now=NOW)
         held[lane] = WIDTH * int(max(wanted["blocks"], 30 if Random(seed).random() < sharing else 0))
         if held[lane]:
-            store(index, lane, PROMPT[: held[lane]])
+            lane.store(PROMPT[: held[lane]])
         sent += [lane] * int(wanted["sent"] and lane is not lanes[0])
     order = pool.order(CUT, now=NOW)
     for _ in lanes:  # speeds are looked at in turn
@@ -104,7 +86,7 @@ def test_the_nearest_lanes_are_those_that_a_look_at_all_of_them_finds(
 def test_a_kept_pool_chooses_as_a_list_that_is_looked_at_anew(policy: str, seed: int) -> None:
     """One chooser asks a pool that follows the lanes' books, the other one puts the same lanes in order each time."""
     index, speed, chance = BlockIndex(), FleetSpeed(), Random(seed)
-    lanes = [Lane(number, index, speed.replica()) for number in range(40)]
+    lanes = [LaneStub(number, index, speed.replica(), width=WIDTH) for number in range(40)]
     pool, here, bookings = Pool(lanes), list(lanes), []
     kept, anew = (Chooser(index, POLICIES[policy](), seed=seed, now=0.0) for _ in range(2))
     for step in range(60):
@@ -124,7 +106,7 @@ def test_a_kept_pool_chooses_as_a_list_that_is_looked_at_anew(policy: str, seed:
             case 1:
                 chance.choice(bookings).prefilled(now=now)
             case 2:
-                store(index, lane, ids)
+                lane.store(ids)
             case 3 if len(here) > 20:
                 here.remove(lane)
                 pool.discard(lane)
@@ -139,7 +121,7 @@ def test_a_kept_pool_chooses_as_a_list_that_is_looked_at_anew(policy: str, seed:
 def test_a_report_that_nobody_renews_is_forgotten_in_turn() -> None:
     """The books do not change by it, so nobody tells; a few lanes are looked at for each choice."""
     index, speed = BlockIndex(), FleetSpeed()
-    lanes = [Lane(number, index, speed.replica()) for number in range(20)]
+    lanes = [LaneStub(number, index, speed.replica(), width=WIDTH) for number in range(20)]
     chance = Random(1)
     for lane in lanes[:19]:
         lane.load.report(EngineLoad(running=1, waiting=1, waiting_tokens=100), now=NOW)
@@ -152,10 +134,10 @@ def test_a_report_that_nobody_renews_is_forgotten_in_turn() -> None:
 
 def test_equals_all_have_their_chance() -> None:
     index, speed = BlockIndex(), FleetSpeed()
-    lanes = [Lane(number, index, speed.replica()) for number in range(60)]
+    lanes = [LaneStub(number, index, speed.replica(), width=WIDTH) for number in range(60)]
     for lane in lanes[:20]:
-        store(index, lane, PROMPT)
-    order, chance, found = Order(CUT, lanes, now=NOW), Random(1), set[Lane]()
+        lane.store(PROMPT)
+    order, chance, found = Order(CUT, lanes, now=NOW), Random(1), set[LaneStub]()
     for _ in range(200):
         search = Nearest(order, prompt_tokens=len(PROMPT), random=chance)
         found.update(search.by_holdings(index, index.holdings(Prompt(PROMPT)), ()))
@@ -165,7 +147,7 @@ def test_equals_all_have_their_chance() -> None:
 
 def test_books_have_no_listener_left_when_a_pool_is_closed() -> None:
     index, speed = BlockIndex(), FleetSpeed()
-    lanes = [Lane(number, index, speed.replica()) for number in range(5)]
+    lanes = [LaneStub(number, index, speed.replica(), width=WIDTH) for number in range(5)]
     pool = Pool(lanes)
     order = pool.order(CUT, now=NOW)
     pool.discard(lanes[0])
@@ -178,7 +160,7 @@ def test_books_have_no_listener_left_when_a_pool_is_closed() -> None:
 
 def test_a_lane_in_a_pool_is_known_by_the_handle_it_has_now() -> None:
     index = BlockIndex()
-    lane = Lane(0, index, FleetSpeed().replica())
+    lane = LaneStub(0, index, FleetSpeed().replica(), width=WIDTH)
     pool, before = Pool([lane]), lane.handle
     order = pool.order(CUT, now=NOW)
     lane.handle = index.add_lane()

@@ -6,16 +6,17 @@ import math
 from random import Random
 
 import pytest
+from lane_stub import LaneStub
 
-from contract.events import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
+from contract.events import AllBlocksCleared, BlockRemoved, EventBatch
 from contract.hashing import block_keys
 from router.choice.candidate import Lazily
 from router.choice.chooser import Chooser, Decision
-from router.choice.load import EngineLoad, LaneLoad
-from router.choice.policy import POLICIES, memory_of
+from router.choice.load import EngineLoad
+from router.choice.policy import POLICIES
 from router.choice.recurrence import MAX_KEYS, MAX_KEYS_OF_ONE, SAMPLE_TOKENS, Recurrence
 from router.choice.residence import MAX_LANES, MAX_SAMPLES, YOUNG_SECONDS, Residence, Residences
-from router.choice.speed import FleetSpeed, ReplicaSpeed
+from router.choice.speed import FleetSpeed
 from router.intake.index import BlockIndex
 from router.prompt import Prompt
 
@@ -96,42 +97,21 @@ def test_keys_that_were_asked_for_are_bounded() -> None:
     assert len(recurrence) == MAX_KEYS
 
 
-class Lane:
-    """A lane without an engine; its index, books and memory are the real ones."""
-
-    def __init__(self, number: int, index: BlockIndex, speed: ReplicaSpeed) -> None:
-        self.url = f"http://replica-{number}"
-        self.dp_rank = 0
-        self.load = LaneLoad()
-        self.recent = memory_of("kv")
-        self.speed = speed
-        self.handle = index.add_lane(advertised_width=WIDTH)
-        self.width: int | None = WIDTH
-
-
 class Scene:
     """A fleet and its chooser, at a time that only the test moves."""
 
     def __init__(self, count: int, *, policy: str = "kv") -> None:
         speed = FleetSpeed()
         self.index = BlockIndex()
-        self.lanes = [Lane(number, self.index, speed.replica()) for number in range(count)]
+        self.lanes = [LaneStub(number, self.index, speed.replica(), width=WIDTH) for number in range(count)]
         self.chooser = Chooser(self.index, POLICIES[policy](), seed=3, now=0.0)
         self.now = 100.0
 
-    def store(self, lane: Lane, prompt: list[int]) -> None:
-        full = len(prompt) // WIDTH * WIDTH
-        names = block_keys(prompt, width=WIDTH, parent=77)
-        event = BlockStored(
-            block_hashes=list(names), parent_block_hash=None, token_ids=prompt[:full], block_size=WIDTH, medium="GPU"
-        )
-        self.index.apply(lane.handle, EventBatch(ts=0.0, events=[event]))
-
-    def drop(self, lane: Lane, prompt: list[int]) -> None:
+    def drop(self, lane: LaneStub, prompt: list[int]) -> None:
         names = list(block_keys(prompt, width=WIDTH, parent=77))
         self.index.apply(lane.handle, EventBatch(ts=0.0, events=[BlockRemoved(block_hashes=names)]))
 
-    def choose(self, prompt: list[int], lanes: list[Lane] | None = None) -> Decision[Lane]:
+    def choose(self, prompt: list[int], lanes: list[LaneStub] | None = None) -> Decision[LaneStub]:
         return self.chooser.choose(
             Prompt(prompt[:-1]), prompt_tokens=len(prompt), lanes=lanes or self.lanes, now=self.now
         )
@@ -142,14 +122,14 @@ def tokens(count: int, *, seed: int) -> list[int]:
     return [random.randrange(250) for _ in range(count)]
 
 
-def full_lane(scene: Scene, kept: list[int]) -> Lane:
+def full_lane(scene: Scene, kept: list[int]) -> LaneStub:
     """The first lane: it holds ``kept``, used just now, and has dropped something before."""
     lane, old = scene.lanes[0], tokens(2 * SAMPLE_TOKENS, seed=99)
-    scene.store(lane, old)
+    lane.store(old)
     scene.choose([*old, 1], [lane])
     scene.now += 2 * YOUNG_SECONDS
     scene.drop(lane, old)
-    scene.store(lane, kept)
+    lane.store(kept)
     scene.choose([*kept, 1], [lane])
     return lane
 
@@ -176,7 +156,7 @@ def test_where_others_send_too_any_prefix_loses_its_share() -> None:
 
 def test_a_cache_that_has_dropped_nothing_has_room_for_what_waits() -> None:
     scene, kept = Scene(1), tokens(8 * WIDTH, seed=1)
-    scene.store(scene.lanes[0], kept)
+    scene.lanes[0].store(kept)
     scene.lanes[0].load.book(4 * WIDTH, now=scene.now)
     assert scene.choose([*kept, 1]).chosen.uncached_tokens == 1
 
@@ -195,7 +175,7 @@ def test_in_a_large_fleet_holders_and_idle_lanes_are_looked_at_and_no_others() -
     for lane in scene.lanes[:90]:
         lane.load.book(50_000, now=scene.now)
     holder = scene.lanes[95]
-    scene.store(holder, prompt)
+    holder.store(prompt)
     decision = scene.choose([*prompt, 1])
     assert decision.chosen.lane is holder
     assert 10 <= len(decision.considered) < 30
@@ -237,7 +217,7 @@ def test_items_are_made_once_when_they_are_looked_at() -> None:
 
 def test_the_index_tells_of_one_key_and_of_all_that_is_held() -> None:
     scene, prompt = Scene(2), tokens(3 * WIDTH, seed=1)
-    scene.store(scene.lanes[0], prompt)
+    scene.lanes[0].store(prompt)
     key = Prompt(prompt).keys(width=WIDTH)[2]
     assert [scene.index.holds(lane.handle, key) for lane in scene.lanes] == [True, False]
     assert [scene.index.gpu_tokens(lane.handle) for lane in scene.lanes] == [3 * WIDTH, 0]
